@@ -295,7 +295,7 @@ def _fine_tuned(seed: int, state: dict[str, np.ndarray] | None, epochs: int) -> 
             fresh = type(built.model)(state)
             values = {k: v for k, v in fresh.state_dict().items() if not k.startswith("head")}
             built.model.load_state_dict(values, strict=False)
-        found |= _trained(TrainingLoop(built, tuned)).evaluate()
+        found |= _trained(TrainingLoop(built, tuned)).evaluations.run()
     return found
 
 

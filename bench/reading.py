@@ -93,10 +93,10 @@ def ours(folder: Path, workers: int) -> float:
     fields = {"name": "images", "entrypoint": "images:task", "global_batch": _BATCH, "epochs": 1}
     loop = TrainingLoop(task, TrainerSpec.model_validate({**fields, "workers": workers}))
     loop.step()
-    began_s, before = time.perf_counter(), loop.samples
+    began_s, before = time.perf_counter(), loop.progress.samples
     while not loop.finished:
         loop.step()
-    return (loop.samples - before) / (time.perf_counter() - began_s)
+    return (loop.progress.samples - before) / (time.perf_counter() - began_s)
 
 
 def main() -> None:

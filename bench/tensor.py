@@ -45,9 +45,10 @@ from torch.utils.data import Dataset
 
 from oakum_client.cli import output
 from oakum_worker.parallel.grids.costs import GridProfile
-from oakum_worker.parallel.grids.layouts import GridChoices, GridLayout, predict_grid
+from oakum_worker.parallel.grids.layouts import GridChoices, predict_grid
 from oakum_worker.parallel.grids.measuring import measure_products
 from oakum_worker.parallel.link_costs import LinkCosts
+from oakum_worker.parallel.pipeline.layouts import Layout
 from oakum_worker.parallel.tensor.computing import computing
 from oakum_worker.parallel.tensor.convert import convert
 from oakum_worker.parallel.tensor.grids import ALL_AXES, Grid
@@ -315,7 +316,7 @@ def profiled(size: Size) -> GridProfile:
     return measure_products(task, size.samples, contextlib.nullcontext)
 
 
-def predict(grid: Grid, size: Size, link: Link, profile: GridProfile, keep: bool) -> GridLayout:
+def predict(grid: Grid, size: Size, link: Link, profile: GridProfile, keep: bool) -> Layout:
     """What the chooser predicts of a step."""
     return predict_grid(grid, 1, 1, profile, link.costs, GridChoices(size.samples, keep_gathered=keep))
 
@@ -342,7 +343,7 @@ def _result(
     link: Link,
     elements: tuple[int, int],
     measured: tuple[float, int] | None,
-    predicted: GridLayout,
+    predicted: Layout,
     right: bool,
 ) -> Result:
     received_elements, weights = elements
@@ -357,7 +358,7 @@ def _result(
         None if measured is None else 1e3 * measured[0],
         1e3 * predicted.predicted_step_s,
         None if measured is None else measured[1] / 1e3,
-        predicted.peak_bytes / 1e3,
+        predicted.most_bytes / 1e3,
         right,
     )
 

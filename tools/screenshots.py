@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +66,7 @@ def main() -> None:
     with running_service() as client, browser() as driver:
         plan = gather(client, given.history_s)
         taken = []
-        for view in views(plan):
+        for view in views(plan, linked(driver, client)):
             for look in LOOKS:
                 taken.append(given.folder / f"{view.name}-{look.name}.png")
                 taken[-1].write_bytes(picture(driver, client, view, look))
@@ -76,9 +76,10 @@ def main() -> None:
             shutil.copyfile(given.folder / f"{source}.png", ROOT / "docs" / "images" / f"{name}.png")
 
 
-def views(plan: int) -> tuple[View, ...]:
-    """The views, with the number of a plan that differs from the one before."""
-    return (
+def views(plan: int, names: Sequence[str]) -> tuple[View, ...]:
+    """The views: those whose pictures need more than a name, and the others of these `names`. `plan` is the number
+    of a plan that differs from the one before."""
+    own = (
         View("sign-in", "", "#sign-in"),
         View("overview", "", "#overview .trainer"),
         View("trainer", f"trainers/{EXAMPLES[0]}", "#view .trainer .charts"),
@@ -86,14 +87,11 @@ def views(plan: int) -> tuple[View, ...]:
         View("overview-dense", "?span=3600&show=dense", "canvas.density"),
         View("compare", f"compare?trainers={','.join(EXAMPLES)}", "#view tbody th a"),
         View("submit", "submit", "#field-name"),
-        View("nodes", "nodes", ".listing tbody tr"),
-        View("users", "users", ".listing tbody tr"),
         View("delays", "delays", ".trend tbody tr"),
-        View("tokens", "tokens", ".listing tbody tr"),
-        View("audit", "audit", ".listing tbody tr"),
-        View("plans", "plans", "#view table"),
         View("plan", f"plans/{plan}", "#view table"),
     )
+    named = {view.name for view in own}
+    return (*own, *(View(name, name, "#view :is(tbody tr, .empty)") for name in names if name not in named))
 
 
 @contextmanager
@@ -153,6 +151,14 @@ def browser() -> Iterator[WebDriver]:
         yield driver
     finally:
         driver.quit()
+
+
+def linked(driver: WebDriver, client: OakumClient) -> list[str]:
+    """The names of the views, beside the overview, that the page's navigation has a link to."""
+    driver.get(f"{client.address.url}/#token={client.address.token}")
+    wait_for("the navigation", lambda: visible(driver, "#views a"))
+    script = "return [...document.querySelectorAll('#views a')].map(({ dataset }) => dataset.view).filter(Boolean)"
+    return list(driver.execute_script(script))
 
 
 def picture(driver: WebDriver, client: OakumClient, view: View, look: Look) -> bytes:

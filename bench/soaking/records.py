@@ -73,7 +73,7 @@ class Records:
         largest = 0.0
         visited: list[int] = []
         for step in range(self.highest + 1):
-            if loop.epoch * len(loop.task.dataset) == loop.samples:
+            if loop.progress.epoch * len(loop.task.dataset) == loop.progress.samples:
                 visited.clear()
             loss = loop.step().loss
             largest = max(largest, abs(loss - self._losses.get(step, loss)))

@@ -327,7 +327,8 @@ class _ElasticStrategy(SingleDeviceStrategy):
         return _call_strategy_hook(self.trainer, "batch_to_device", share, dataloader_idx=0)
 
     def training_step(self, batch: Any, *others: Any, **named: Any) -> Any:
-        """The loss of the present part of the share."""
+        """The loss of the present part of the share. Raises `SessionError` where the module's `optimizer_step`
+        calls the closure itself, or its `training_step` returns None."""
         if self._rows is None:
             raise SessionError(_NO_CLOSURE)
         share = batch if self._again is None else self._again

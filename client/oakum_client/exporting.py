@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from oakum_client.rest.errors import ClientError
 from oakum_service.api.schemas.trainers import TrainerView
 from oakum_worker.checkpoint.best import read_best
-from oakum_worker.errors import CheckpointError
+from oakum_worker.checkpoint.folder_names import folder_name, folders_by_step
+from oakum_worker.errors import CheckpointError, reason_of
 
 if TYPE_CHECKING:
     from oakum_worker.checkpoint.export import Exported
@@ -33,16 +34,17 @@ def folder_to_export(view: TrainerView, step: str | None) -> Path:
     if step is None:
         return folder
     if step == "best":
-        return folder / f"step-{_best_step(folder, view.name)}"
+        return folder / folder_name(_best_step(folder, view.name))
     if not step.isdecimal():
         raise ExportError(f"step {step}: give a number of steps, or best")
-    known = sorted(
-        int(path.name.removeprefix("step-")) for path in folder.glob("step-*") if path.name[5:].isdigit()
-    )
+    try:
+        known = folders_by_step(folder)
+    except OSError as error:
+        raise ExportError(f"{folder} cannot be read: {reason_of(error)}; make it readable") from error
     if int(step) not in known:
-        there = ", ".join(map(str, known)) or "none"
+        there = ", ".join(map(str, sorted(known))) or "none"
         raise ExportError(f"there is no checkpoint after step {step} any more; there are: {there}")
-    return folder / f"step-{int(step)}"
+    return known[int(step)]
 
 
 def export_model(

@@ -67,9 +67,9 @@ class Client(OakumClient):
     def export(
         self, trainer: str, output: str | os.PathLike[str], *, step: int | str | None = None, force: bool = False
     ) -> Exported:
-        """Write the weights of the trainer's newest checkpoint to a file (.safetensors, .pt, .pth), or to a folder
-        for `from_pretrained` where the name has no suffix. `step` takes the checkpoint of that step, or the
-        `best`. Returns what was written.
+        """Write the weights of the trainer's newest checkpoint to a file, whose suffix chooses the format as for
+        `oakum export`, or to a folder for `from_pretrained` where the name has no suffix. `step` takes the
+        checkpoint of that step, or the `best`. Returns what was written.
 
         Needs torch, and the folder of the checkpoints on this machine. Raises `ExportError` where there is no such
         checkpoint, or where `output` exists and `force` is not given.

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from collections.abc import Iterator
 from importlib.metadata import version
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 
-from oakum_service.api import (
-    audit,
-    cluster,
-    events,
-    foreground,
-    fragments,
-    hold,
-    hook_desks,
-    ledger,
-    metrics,
-    nodes,
-    notices,
-    plans,
-    problems,
-    quotas,
-    readiness,
-    session,
-    settings,
-    snapshots,
-    timeline,
-    tokens,
-    trainer_records,
-    trainers,
-    what_if,
-)
+from oakum_service import api
+from oakum_service.api import fragments, hook_intakes, problems, readiness
 from oakum_service.api.agent_calls import AgentCalls
 from oakum_service.api.body_limit import BodyLimit
 from oakum_service.api.context import Context
@@ -72,7 +52,7 @@ def add_parts(app: FastAPI, context: Context) -> FastAPI:
     app.state.fragment_limit = RateLimit(_FRAGMENT_REQUESTS_PER_S)
     app.state.readiness = readiness.ReadinessProbe(context)
     app.state.refusals = RateLimit(_REFUSALS_PER_S)
-    app.state.hook_desks, app.state.recent_hook_tokens = hook_desks.open_hook_desks(context), {}
+    app.state.hook_intakes, app.state.recent_hook_tokens = hook_intakes.open_hook_intakes(context), {}
     return app
 
 
@@ -95,32 +75,18 @@ def routed_app() -> FastAPI:
     app.add_middleware(RequestIds)
     app.add_middleware(RequestMetrics)
     plain_values_only = [Depends(refuse_odd_values)]
-    for module in (
-        trainers,
-        trainer_records,
-        cluster,
-        nodes,
-        timeline,
-        plans,
-        what_if,
-        events,
-        foreground,
-        fragments,
-        hold,
-        hook_desks,
-        snapshots,
-        notices,
-        tokens,
-        session,
-        audit,
-        quotas,
-        settings,
-        ledger,
-        metrics,
-        readiness,
-    ):
+    for router in _routers():
         # Agents tell what users' code has said, whatever it is: their reports are mended, not refused.
-        app.include_router(module.router, dependencies=[] if module is fragments else plain_values_only)
+        app.include_router(router, dependencies=[] if router is fragments.router else plain_values_only)
     app.include_router(dashboard)
     document_statuses(app)
     return app
+
+
+def _routers() -> Iterator[APIRouter]:
+    """The routers of the REST API, in order of their modules' names: a module in `oakum_service.api` that has a
+    `router` serves its routes."""
+    for module in pkgutil.iter_modules(api.__path__):
+        router = getattr(importlib.import_module(f"{api.__name__}.{module.name}"), "router", None)
+        if isinstance(router, APIRouter):
+            yield router

@@ -7,6 +7,7 @@ Slurm's hooks' events are in `schedulers.slurm.hooks`.
 
 from __future__ import annotations
 
+import math
 from importlib.metadata import version
 
 from prometheus_client import Counter, Gauge, Histogram, Info
@@ -33,6 +34,20 @@ LOST_NODE_S = Counter(
     "steps.",
     ["cause"],
 )
+LOST_SHARE = Gauge(
+    "oakum_lost_ratio", "Share of the node-time lent this month that brought nothing; NaN without any."
+)
+LIMIT_DELAY_P99_S = Gauge(
+    "oakum_limit_foreground_delay_p99_seconds", "Limit of the week's p99 of foreground delays; NaN without one."
+)
+LIMIT_LOST_SHARE = Gauge("oakum_limit_lost_ratio", "Limit of oakum_lost_ratio; NaN without one.")
+LIMIT_EXCEEDED = Gauge(
+    "oakum_limit_exceeded",
+    "1 while a figure is above its limit, else 0, by figure: delay_p99 or lost_share.",
+    ["of"],
+)
+for _gauge in (LOST_SHARE, LIMIT_DELAY_P99_S, LIMIT_LOST_SHARE):
+    _gauge.set(math.nan)
 NODES_AVOIDED = Gauge(
     "oakum_nodes_avoided", "Nodes on which nothing new is launched, because fragments came to nothing there."
 )

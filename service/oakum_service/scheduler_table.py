@@ -25,6 +25,10 @@ class SchedulerKind:
     """Whether trainers' jobs may ask for what is in the table `slurm` of their specs."""
     state_by_post: str = ""
     """The setting with which a collector posts the cluster's state to the service; empty where none can."""
+    launcher_lines: tuple[str, ...] = ()
+    """How the lines begin that it writes itself into the log of a fragment's job."""
+    ending_lines: tuple[str, ...] = ()
+    """How those of them begin that tell that the job has ended, not why."""
 
 
 SCHEDULERS: dict[str, SchedulerKind] = {
@@ -36,6 +40,8 @@ SCHEDULERS: dict[str, SchedulerKind] = {
         runs_as_submitters=True,
         takes_slurm_options=True,
         state_by_post="OAKUM_SLURM_STATE=push",
+        launcher_lines=("srun: ", "sbatch: ", "slurmstepd: ", "slurmd["),
+        ending_lines=("srun: error:", "srun: Terminating", "srun: launch/", "slurmstepd: error: ***"),
     ),
 }
 """Name of a scheduler, as in the settings -> what it can do."""
@@ -44,6 +50,16 @@ SCHEDULERS: dict[str, SchedulerKind] = {
 def scheduler_names() -> str:
     """The names of all schedulers, for messages."""
     return " or ".join(map(repr, SCHEDULERS))
+
+
+def launcher_lines() -> tuple[str, ...]:
+    """How the lines begin that schedulers write into fragments' logs."""
+    return tuple(begin for kind in SCHEDULERS.values() for begin in kind.launcher_lines)
+
+
+def ending_lines() -> tuple[str, ...]:
+    """How those of them begin that tell that a job has ended, not why."""
+    return tuple(begin for kind in SCHEDULERS.values() for begin in kind.ending_lines)
 
 
 def is_embedded(name: str) -> bool:

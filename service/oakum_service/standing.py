@@ -15,6 +15,7 @@ from enum import StrEnum
 from oakum_service.documents.pause import Pause
 from oakum_service.documents.setback import Setback, SetbackKind
 from oakum_service.states import TrainerState
+from oakum_solver.wording import counted
 
 
 class Status(StrEnum):
@@ -245,7 +246,7 @@ def _because(now: TrainerSituation) -> str:
     if now.granted is None:
         return "" if now.members or now.warming else ": no plan has considered it yet"
     if not now.granted and (now.members or now.warming):
-        return ": it is granted none any more"
+        return ": the newest plan gives it no node"
     return f": {_clause(now.why)}" if now.why else ""
 
 
@@ -254,7 +255,8 @@ def _conditions(now: TrainerSituation, status: Status) -> Iterator[str]:
     if now.state.ended:
         return
     if now.attempt is not None:
-        yield f"Attempt {now.attempt.number} of {now.attempt.most}, after: {_clause(now.attempt.after)}."
+        number, most = now.attempt.number, now.attempt.most
+        yield f"This is attempt {number} of {most}. The one before ended with: {_clause(now.attempt.after)}."
     if now.message and (now.attempt is None or now.message != now.attempt.after):
         yield f"{_clause(now.message)}."
     if now.setback is not None and status in PLANNED and not now.around.dry_run:
@@ -280,7 +282,7 @@ def _set_back(setback: Setback) -> str:
     return (
         f"Its last {many} {told} (since {moment(setback.since)}, {', '.join(setback.nodes)}): "
         f"{_clause(setback.what)}. The next one is due at {_second(setback.next_at)}, or as soon as its spec, the "
-        "state of these nodes or the number of our jobs allows it."
+        "state of these nodes or the number of Oakum's jobs changes."
     )
 
 
@@ -298,9 +300,9 @@ def _avoided(nodes: tuple[AvoidedNode, ...]) -> str:
 def slow_reading(share: float) -> str:
     """A sentence that says that steps wait for samples, and what to do."""
     return (
-        f"Data: {share:.0%} of the step: ranks wait for samples, so more nodes help only as far as they read side "
-        "by side; let other processes read ahead (`workers` in the spec), or have `__getitem__` do less (read "
-        "prepared files, keep them on the node's own disk, cache)."
+        f"Ranks wait for samples for {share:.0%} of each step, so more nodes help only as far as they read side "
+        "by side. Faster: let other processes read ahead (`workers` in the spec), or have `__getitem__` do less "
+        "(read prepared files, keep them on the node's own disk, cache)."
     )
 
 
@@ -319,4 +321,4 @@ def _second(at: float) -> str:
 
 
 def _nodes(number: int) -> str:
-    return "1 node" if number == 1 else f"{number} nodes"
+    return counted(number, "node")

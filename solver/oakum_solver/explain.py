@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oakum_solver.allocate import Solution
+from oakum_solver.named_objectives import Unit
 from oakum_solver.objectives import unit
 from oakum_solver.plan import Reason, Why
 from oakum_solver.pools import Composition
 from oakum_solver.value import ValueModel
+from oakum_solver.wording import amount, counted, duration
 
 _ORDINALS = ("a first", "a second", "a third", "a fourth", "a fifth", "a sixth", "a seventh", "an eighth")
 _ROUNDING = 1e-6
@@ -61,8 +63,7 @@ class _Explained:
         self.runnable = [self._runnable(j) for j in range(len(self.after))] if model.typed else None
         """For each trainer, the pools of which it can use another node; None if every trainer can use every
         pool."""
-        weighted = any(trainer.weight != 1 for trainer in model.trainers)
-        self.unit = ("weighted " if weighted else "") + unit(self.problem.objective)
+        self.unit: Unit = unit(self.problem.objective, any(trainer.weight != 1 for trainer in model.trainers))
 
     def _used(self) -> dict[int, int]:
         used = dict.fromkeys(range(len(self.model.pools.pools)), 0)
@@ -123,7 +124,7 @@ class _Explained:
     def reason(self, j: int) -> Reason:
         trainer, size = self.model.trainers[j], self.sizes[j]
         if size == trainer.max_nodes:
-            return Reason(Why.AT_MAXIMUM, f"its maximum is {_nodes(size)}")
+            return Reason(Why.AT_MAXIMUM, f"its maximum is {counted(size, 'node')}")
         if size == self.problem.num_nodes:
             return Reason(Why.NO_IDLE_NODE, self._none_idle(size))
         return self._own_reason(j) or self._cap_reason(j) or self._others_reason(j)
@@ -131,7 +132,7 @@ class _Explained:
     def _none_idle(self, size: int) -> str:
         other = "other " if size else ""
         if self.problem.withheld:
-            return f"no {other}idle node is expected to stay idle until a trainer has started up there"
+            return f"no {other}idle node is expected to stay idle for as long as a trainer takes to start there"
         return f"no {other}node is idle"
 
     def _own_reason(self, j: int) -> Reason | None:
@@ -141,23 +142,28 @@ class _Explained:
         more = _more(size, step)
         if self.runnable is not None and not self.runnable[j]:
             restricted = self.model.trainers[j].access is not None
-            usable = "one that its options let it have" if restricted else "of a type that it can use more of"
-            return Reason(Why.NO_IDLE_NODE, f"no idle node is {usable}")
+            barred = "its Slurm options allow none of the idle nodes" if restricted else None
+            return Reason(Why.NO_IDLE_NODE, barred or "no idle node is of a type that makes it faster")
         if not step.faster:
             return Reason(Why.CURVE_FLAT, f"{more} would not make it faster", step.gross, step.stall)
         if size < self.model.held[j]:
-            text = f"{more} would have been kept, but it gives nodes up in this plan"
+            text = f"{more}, which it has now, would add nothing {self._when()}"
             return Reason(Why.STALL_NOT_WORTH_IT, text, step.gain, step.stall) if step.gain <= 0 else None
         if step.gain > 0:
             return None
         if step.gross > 0:
             text = (
-                f"{more} would add {self._amount(step.gross)}, but the stall would cost {self._amount(step.stall)}"
+                f"{more} would add {self._amount(step.gross)} {self._when()}, but the stall of the change would "
+                f"cost {self._again(step.stall)}"
             )
         elif self.model.problem.terms.departures and len(self.after[j]) > 0:
-            text = f"{more} would leave at another time than its other nodes, which would cost more than it gains"
+            text = (
+                f"{more} would have to be given back at another time than its other nodes, and that further stall "
+                "would cost more than the node adds"
+            )
         else:
-            text = f"{more} would still be starting up when the next {self.problem.look_ahead_s:g} s are over"
+            ahead = duration(self.problem.look_ahead_s)
+            text = f"{more} would take longer to start than the {ahead} that a plan looks ahead"
         return Reason(Why.STALL_NOT_WORTH_IT, text, step.gross, step.stall)
 
     def _cap_reason(self, j: int) -> Reason | None:
@@ -168,9 +174,9 @@ class _Explained:
         used = sum(n for n, t in zip(self.sizes, self.model.trainers, strict=True) if t.user == user)
         if used + self.steps[j].end - self.sizes[j] <= cap:
             return None
-        text = f"{user}'s trainers have {used} of the {cap} nodes that they may have"
+        text = f"{user}'s trainers together have {counted(used, 'node')} and may have at most {cap:,}"
         if cap == 0:
-            text = f"{user}'s trainers may have no nodes at present: {user}'s quota is used up"
+            text = f"{user}'s quota is used up, so {user}'s trainers may have no nodes"
         return Reason(Why.USER_CAP, text, self.steps[j].gain)
 
     def _others_reason(self, j: int) -> Reason:
@@ -179,11 +185,13 @@ class _Explained:
         trainer, size, step = self.model.trainers[j], self.sizes[j], self.steps[j]
         would_add = f"would add {self._amount(step.gain)} {self._when()}"
         if size == 0 and self.free < trainer.min_nodes and trainer.min_nodes > 1:
-            text = f"its minimum of {trainer.min_nodes} nodes {would_add}, but only {self.free} are free"
+            text = f"it needs at least {trainer.min_nodes:,} nodes, which {would_add}, but {_free(self.free)}"
             return Reason(Why.BELOW_MINIMUM, text, step.gain)
         if trainer.sizes and 0 < self.free < step.end - size:
-            free = "one more is" if self.free == 1 else f"{self.free} more are"
-            text = f"the next number that it can use is {step.end}, which {would_add}, but only {free} free"
+            text = (
+                f"the next larger size that it may have is {counted(step.end, 'node')}, which {would_add}, but "
+                f"{_free(self.free, 'more ')}"
+            )
             return Reason(Why.BELOW_NEXT_SIZE, text, step.gain)
         text = f"{_more(size, step)} {would_add}"
         others = [k for k in self.donors if k != j and self._has_for(k, j)]
@@ -193,16 +201,17 @@ class _Explained:
         donor = next((k for k in others if self._may_give(k, trainer.priority)), others[0])
         other = self.model.trainers[donor]
         if other.priority > trainer.priority:
-            text += f", but every node has gone to trainers of a higher priority, such as {other.label}"
+            text += f", but trainers of a higher priority, such as {other.label}, have every node that it can use"
             return Reason(Why.PRIORITY, text, step.gain, self.losses[donor], other.id)
         if not self._may_give(donor, trainer.priority):
             text += f", but every node that it can use is guaranteed to others, such as {other.label}"
             return Reason(Why.OTHERS_GAIN_MORE, text, step.gain, max(step.gain, self.losses[donor]), other.id)
         loss = self.losses[donor]
         if loss < step.gain * (1 - _ROUNDING):
-            text += ", but no better split of the idle nodes was found in the time given"
+            text += f", but no better split was found in the {duration(self.problem.time_limit_s)} of the solver"
             return Reason(Why.NO_IDLE_NODE, text, step.gain, loss)
-        text += f", but {other.label}, which would miss it least, would lose {self._amount(loss)}"
+        missed = "it" if step.end == size + 1 else "them"
+        text += f", but {other.label}, which would miss {missed} least, would lose {self._again(loss)}"
         return Reason(Why.OTHERS_GAIN_MORE, text, step.gain, loss, other.id)
 
     def _has_for(self, donor: int, j: int) -> bool:
@@ -216,12 +225,15 @@ class _Explained:
         return other.priority <= priority and not keeps
 
     def _when(self) -> str:
-        return f"in the next {self.problem.look_ahead_s:g} s"
+        return f"in the next {duration(self.problem.look_ahead_s)}"
 
     def _amount(self, value: float) -> str:
-        """A value with the objective's unit, as text."""
-        number = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-        return f"{number} {self.unit}"
+        """A value with the objective's whole unit, as text."""
+        return f"{amount(value)} {self.unit}"
+
+    def _again(self, value: float) -> str:
+        """A value that stands beside another one in a sentence, as text."""
+        return f"{amount(value)} {self.unit.short}"
 
 
 def _one_size_smaller(model: ValueModel, j: int, after: Composition) -> Composition:
@@ -238,12 +250,14 @@ def _one_size_smaller(model: ValueModel, j: int, after: Composition) -> Composit
     return {pool: count for pool, count in remaining.items() if count}
 
 
-def _nodes(count: int) -> str:
-    return {0: "no node", 1: "1 node"}.get(count, f"{count} nodes")
+def _free(count: int, more: str = "") -> str:
+    if count == 0:
+        return f"no {more}node is free"
+    return f"only 1 {more}node is free" if count == 1 else f"only {count:,} {more}nodes are free"
 
 
 def _more(size: int, step: _Step) -> str:
     """The step's nodes as the subject of a sentence, such as `a third node`."""
     if step.end > size + 1:
-        return _nodes(step.end)
+        return counted(step.end, "node")
     return f"{_ORDINALS[size]} node" if size < len(_ORDINALS) else f"node number {step.end}"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import bisect
-import itertools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,50 +16,46 @@ HORIZON_EDGES_S = (0.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0
 """Nodes whose horizons lie between the same two edges count as alike; edges are a factor of two to four apart."""
 
 
-@dataclass(frozen=True)
 class HoleForecast:
-    """Forecasts a hole's remaining length from the lengths of past holes.
+    """Forecasts a hole's remaining length from the lengths of past holes, for the service and for replays.
 
     The forecast is the mean residual life: among past holes that lasted longer than the present hole's age, the
     mean of length - age. It rises with age where most holes are short (BFTrainer's log: 19 min at an age of 1 min,
-    30 min at 10 min, 38 min at 1 h), which a fixed guess cannot follow.
+    30 min at 10 min, 38 min at 1 h), which a fixed guess cannot follow. Lengths are counted in bins, each 20 %
+    longer than the one before, so that millions cost as little as ten.
     """
 
-    past_s: tuple[float, ...] = ()
-    """Lengths of past holes, the newest last."""
-    default_s: float = 600.0
-    """Forecast in seconds while fewer than `least` past holes lasted longer than the present one."""
-    keep: int = 1000
-    """How many of the newest past holes count."""
-    least: int = 5
-    _sorted_s: tuple[float, ...] = field(init=False, repr=False, compare=False)
-    _sums_s: tuple[float, ...] = field(init=False, repr=False, compare=False)
-    """Element i is the sum of the i shortest lengths."""
+    _SHORTEST_S, _RATIO, _BINS = 1.0, 1.2, 100
 
-    def __post_init__(self) -> None:
-        newest = self.past_s[-self.keep :] if self.keep > 0 else ()
-        lengths = tuple(sorted(newest))
-        object.__setattr__(self, "past_s", newest)
-        object.__setattr__(self, "_sorted_s", lengths)
-        object.__setattr__(self, "_sums_s", tuple(itertools.accumulate(lengths, initial=0.0)))
+    def __init__(self, default_s: float = 1800.0, least: int = 10) -> None:
+        """`default_s` is the forecast in seconds where fewer than `least` learned holes lasted longer than the
+        present one."""
+        self.default_s = default_s
+        self.least = least
+        self._edges_s = self._SHORTEST_S * self._RATIO ** np.arange(self._BINS)
+        self._counts = np.zeros(self._BINS + 1)
+        self._sums_s = np.zeros(self._BINS + 1)
 
-    def having_seen(self, *lengths_s: float) -> HoleForecast:
-        """A new forecast that has also learnt from ended holes of these lengths in seconds."""
-        return HoleForecast(self.past_s + lengths_s, self.default_s, self.keep, self.least)
+    def learn(self, lengths_s: NDArray[np.float64]) -> None:
+        """Learn from ended holes of these lengths in seconds."""
+        bins = np.searchsorted(self._edges_s, lengths_s)
+        np.add.at(self._counts, bins, 1.0)
+        np.add.at(self._sums_s, bins, lengths_s)
 
-    def remaining_s(self, age_s: float, announced_in_s: float | None = None) -> float:
-        """Expected seconds until a hole of the age `age_s` ends.
+    @property
+    def learned(self) -> bool:
+        """Whether at least `least` holes have been learned."""
+        return bool(self._counts.sum() >= max(1, self.least))
 
-        `announced_in_s`, if not None, is the time until the announced start of a foreground job on the node; it
-        replaces the forecast.
-        """
-        if announced_in_s is not None:
-            return max(0.0, announced_in_s)
-        first = bisect.bisect_right(self._sorted_s, age_s)
-        longer = len(self._sorted_s) - first
-        if longer < max(1, self.least):
-            return self.default_s
-        return (self._sums_s[-1] - self._sums_s[first]) / longer - age_s
+    def remaining_s(self, ages_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Expected seconds until holes of these ages in seconds end, in the shape of `ages_s`; `default_s` where
+        too few learned holes lasted longer."""
+        bins = np.searchsorted(self._edges_s, ages_s) + 1
+        counts = np.append(np.cumsum(self._counts[::-1])[::-1], 0.0)
+        sums_s = np.append(np.cumsum(self._sums_s[::-1])[::-1], 0.0)
+        longer = counts[np.minimum(bins, self._BINS + 1)]
+        mean_s = sums_s[np.minimum(bins, self._BINS + 1)] / np.maximum(longer, 1.0) - ages_s
+        return np.where(longer >= max(1, self.least), np.maximum(mean_s, 1.0), self.default_s)
 
 
 @dataclass(frozen=True)
@@ -110,40 +105,3 @@ def group_nodes(nodes: Iterable[IdleNode], edges_s: tuple[float, ...] = HORIZON_
         )
         for (node_type, owner, access, cohort, _), group in members.items()
     )
-
-
-class CohortForecast:
-    """`HoleForecast` for millions of holes: counts lengths in bins, each 20 % longer than the one before.
-
-    The forecast is the mean residual life over all learned holes.
-    """
-
-    _SHORTEST_S, _RATIO, _BINS = 1.0, 1.2, 100
-
-    def __init__(self, default_s: float = 1800.0, least: int = 50) -> None:
-        self.default_s = default_s
-        self.least = least
-        self._edges_s = self._SHORTEST_S * self._RATIO ** np.arange(self._BINS)
-        self._counts = np.zeros(self._BINS + 1)
-        self._sums_s = np.zeros(self._BINS + 1)
-
-    def learn(self, lengths_s: NDArray[np.float64]) -> None:
-        """Learn from ended holes of these lengths in seconds."""
-        bins = np.searchsorted(self._edges_s, lengths_s)
-        np.add.at(self._counts, bins, 1.0)
-        np.add.at(self._sums_s, bins, lengths_s)
-
-    @property
-    def learned(self) -> bool:
-        """Whether at least `least` holes have been learned."""
-        return bool(self._counts.sum() >= max(1, self.least))
-
-    def remaining_s(self, ages_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Expected seconds until holes of these ages in seconds end, in the shape of `ages_s`; `default_s` where
-        too few learned holes lasted longer."""
-        bins = np.searchsorted(self._edges_s, ages_s) + 1
-        counts = np.append(np.cumsum(self._counts[::-1])[::-1], 0.0)
-        sums_s = np.append(np.cumsum(self._sums_s[::-1])[::-1], 0.0)
-        longer = counts[np.minimum(bins, self._BINS + 1)]
-        mean_s = sums_s[np.minimum(bins, self._BINS + 1)] / np.maximum(longer, 1.0) - ages_s
-        return np.where(longer >= max(1, self.least), np.maximum(mean_s, 1.0), self.default_s)

@@ -30,8 +30,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -39,6 +38,8 @@ from numpy.typing import NDArray
 
 from oakum_solver.errors import ProblemError
 from oakum_solver.expressions import ALLOWED, QUANTITIES, Program, Values, compile_formula, evaluate, names_in
+from oakum_solver.named_objectives import POINTS, UNITS, Unit
+from oakum_solver.named_objectives import NamedObjective as NamedObjective
 
 SPARE_WORTH: Final = 0.05
 """e: worth of a sample that no deadline needs, relative to a sample made at the best rate for a deadline."""
@@ -46,30 +47,6 @@ _LEAST_S: Final = 1e-6
 """Least divisor in seconds, which keeps quotients finite for a look-ahead of 0."""
 _BARE_WORD: Final = re.compile(r"[A-Za-z_][\w-]*")
 
-
-class NamedObjective(StrEnum):
-    """The objectives that are known by name; a plan maximises their sum over all trainers."""
-
-    THROUGHPUT = "throughput"
-    """weight x samples."""
-    SPEEDUP = "speedup"
-    """weight x samples / samples/s on one node (BFTrainer's scaling efficiency)."""
-    WEIGHTED = "weighted"
-    """weight x samples / samples/s at the maximum size: weights alone decide between models of different speed."""
-    FAIR_SHARE = "fair-share"
-    """Proportional fairness over the samples that a trainer has had and gets."""
-    DEADLINE = "deadline"
-    """Keep as many trainers as possible on schedule for their deadlines."""
-
-
-DESCRIPTIONS: Final = {
-    NamedObjective.THROUGHPUT: "samples, times the weight: models with many samples per second get most nodes",
-    NamedObjective.SPEEDUP: "speed relative to one node, times the weight: nodes go where they help the most",
-    NamedObjective.WEIGHTED: "speed relative to the most nodes, times the weight: weights alone decide",
-    NamedObjective.FAIR_SHARE: "proportional fairness over all that trainers have had: little comes first",
-    NamedObjective.DEADLINE: "as many trainers as possible on schedule for their deadlines",
-}
-"""What each named objective maximises, for people who choose one."""
 
 LINEAR: Final = (NamedObjective.THROUGHPUT, NamedObjective.SPEEDUP, NamedObjective.WEIGHTED)
 """Objectives whose worth is linear in a trainer's samples."""
@@ -148,21 +125,11 @@ def worth(
     return np.asarray(value) if np.shape(value) == shape else np.broadcast_to(value, shape).copy()
 
 
-def unit(objective: Objective) -> str:
-    """Name of the unit in which `worth` gives its values, for a sentence such as `would add 120 samples`."""
-    match objective:
-        case NamedObjective.THROUGHPUT:
-            return "samples"
-        case NamedObjective.SPEEDUP:
-            return "s of training on one node"
-        case NamedObjective.WEIGHTED:
-            return "s of training at the best rate"
-        case NamedObjective.FAIR_SHARE:
-            return "s of training on one node, less for who has had more"
-        case NamedObjective.DEADLINE:
-            return "s on schedule"
-        case Expression():
-            return "points"
+def unit(objective: Objective, weighted: bool = False) -> Unit:
+    """The unit in which `worth` gives its values, for a sentence such as `would add 120 samples`. `weighted`: some
+    trainer's weight is not 1."""
+    known = POINTS if isinstance(objective, Expression) else UNITS[objective]
+    return replace(known, notes=(*known.notes, "times its weight")) if weighted else known
 
 
 def parse_objective(text: str) -> Objective:

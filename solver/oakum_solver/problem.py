@@ -199,6 +199,8 @@ class Problem:
     groups: tuple[NodeGroup, ...]
     look_ahead_s: float = 120.0
     """Seconds over which a plan counts gains: T_fwd of BFTrainer."""
+    look_ahead_reason: str = ""
+    """Why it looks so far ahead, as a sentence for people; decides nothing."""
     objective: Objective = NamedObjective.THROUGHPUT
     time_limit_s: float = 5.0
     terms: Terms = Terms()

@@ -1,67 +1,40 @@
-"""What one does on the dashboard, on a real service: signing in, looking closely, changing things by role, and
-research."""
+"""What one sees and does on the dashboard by one's role, on a real service: signing in, looking closely, changing
+things."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
-from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import Select
+from selenium.webdriver.support.expected_conditions import alert_is_present
 
-from accessibility import violations
+from dashboard_service import afresh, page_of
+from dashboard_service import client as client
+from dashboard_service import service as service
+from dashboard_service import tokens as tokens
 from oakum_client.rest.client import OakumClient
 from oakum_service.api.schemas.trainers import TrainerChange
 from oakum_service.states import TrainerState
-from running_service import RunningService, small_spec, state_of, wait_for_size
-from service_page import Address, ServicePage
-from waiting import DEADLINE_S, wait_until
+from running_service import small_spec, state_of, wait_for_size
+from service_page import ServicePage
+from waiting import wait_until
 
 pytestmark = pytest.mark.needs("browser")
 
 CODE = "<img src=x onerror=document.title='owned'>"
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    running = RunningService(tmp_path_factory.mktemp("service"), OAKUM_TRUST_USERS="1")
-    client = running.start()
-    client.submit(small_spec("long", epochs=100_000, max_nodes=2))
-    wait_for_size(client, "long", 2)
-    yield running
-    running.end()
+def focused(page: ServicePage) -> str:
+    """Id of the element that has the focus."""
+    return str(page.driver.execute_script("return document.activeElement.id"))
 
 
-@pytest.fixture(scope="module")
-def client(service: RunningService) -> OakumClient:
-    return service.client()
-
-
-@pytest.fixture(scope="module")
-def tokens(service: RunningService) -> dict[str, str]:
-    """Tokens of an administrator, a user without trainers, and a viewer."""
-    found = json.loads((service.data_dir / "client.json").read_text(encoding="utf-8"))
-    made = {"admin": str(found["token"])}
-    for name, role in (("ulla", "user"), ("vera", "viewer")):
-        answer = httpx.post(
-            f"{found['url']}/v1/tokens",
-            json={"name": name, "role": role},
-            headers={"Authorization": f"Bearer {found['token']}"},
-            timeout=DEADLINE_S,
-        )
-        made[role] = str(answer.raise_for_status().json()["token"])
-    return made
-
-
-def page_of(driver: WebDriver, client: OakumClient) -> ServicePage:
-    """The service's page, which is not opened yet."""
-    return ServicePage(driver, Address(client.address.url))  # type: ignore[arg-type]
+def value_of(page: ServicePage, name: str) -> str:
+    """What a field holds."""
+    return str(page.driver.execute_script("return document.querySelector(`[name=${arguments[0]}]`).value", name))
 
 
 @pytest.fixture(scope="class")
@@ -69,18 +42,6 @@ def administrator(driver: WebDriver, client: OakumClient, tokens: dict[str, str]
     opened = page_of(driver, client)
     opened.enter(tokens["admin"])
     return opened
-
-
-def afresh(tab: str) -> Any:
-    """A fixture: the page of the fixture `tab`, which is signed in once, in the state in which a test begins."""
-
-    @pytest.fixture
-    def page(self: object, request: pytest.FixtureRequest) -> ServicePage:
-        opened: ServicePage = request.getfixturevalue(tab)
-        opened.afresh()
-        return opened
-
-    return page
 
 
 class TestAdministrator:
@@ -155,7 +116,8 @@ class TestAdministrator:
         page.press("Cancel", "#actions")
         page.press("Cancel the trainer", "dialog")
         wait_until("it is cancelled", lambda: state_of(client, "short") is TrainerState.CANCELLED)
-        page.wait(lambda: page.buttons("#actions") == ["Retry"], "the only button")
+        ended = ["Retry", "Tags and notes"]
+        page.wait(lambda: page.buttons("#actions") == ended, "the buttons of one that has ended")
         assert page.attributes("body img", "src") == {"static/icon.svg"}
         assert "owned" not in page.driver.title
 
@@ -253,6 +215,56 @@ class TestAdministrator:
         assert json.loads(spec)["name"] == "long"
         assert any(text.startswith("at,step,") and text.count("\n") > 2 for text in others)
 
+    def test_a_refusal_stands_at_its_field_in_every_dialog(self, page: ServicePage) -> None:
+        page.go("trainers/long")
+        page.click("#actions button:nth-child(2)")
+        page.wait(lambda: page.texts("dialog h2") == ["Scale long"], "the dialog")
+        for name, given in (("weight", "0"), ("min_nodes", "")):
+            page.fill(name, given)
+            page.press("Change", "dialog")
+            page.wait(lambda name=name: focused(page) == f"field-{name}", f"the focus on {name}")  # type: ignore[misc]
+            assert page.shows("dialog")
+            assert page.texts(f"#wrong-{name}") != [""]
+            assert page.attributes(f"#field-{name}", "aria-invalid") == {"true"}
+            assert f"wrong-{name}" in page.attributes(f"#field-{name}", "aria-describedby").pop().split()
+            page.fill(name, "1")
+            assert not page.shows(f"#wrong-{name}"), "a value that is being changed is not yet wrong"
+        page.press("Leave it", "dialog")
+        page.wait(lambda: page.texts(":focus") == ["Scale"], "the focus where it was")
+        page.press("Hold…", "#account")
+        page.fill("reason", "  ")
+        page.press("Hold", "dialog")
+        page.wait(lambda: focused(page) == "field-reason", "the focus on the reason")
+        assert page.shows("#wrong-reason")
+        page.press("Leave it", "dialog")
+
+    def test_what_is_half_typed_outlives_a_reload_and_the_end_of_the_session(
+        self, page: ServicePage, tokens: dict[str, str]
+    ) -> None:
+        page.go("submit")
+        page.wait(lambda: page.shows("#field-name"), "the form")
+        page.fill("name", "half")
+        page.driver.refresh()
+        page.wait(lambda: page.shows("#field-name"), "the form again")
+        assert value_of(page, "name") == "half"
+        page.fill("workdir", "/home/hal")
+        page.driver.delete_all_cookies()
+        page.wait(lambda: page.shows("#sign-in"), "the end of the session")
+        page.write("#token", tokens["admin"] + Keys.ENTER)
+        page.wait(lambda: page.shows("#field-name"), "the form once more")
+        assert (value_of(page, "name"), value_of(page, "workdir")) == ("half", "/home/hal")
+        page.wait(lambda: focused(page) == "field-workdir", "the focus where it was")
+        page.press("Clear", "#view")
+        page.go("trainers/long")
+        page.press("Pause", "#actions")
+        page.fill("reason", "half a rea")
+        page.driver.refresh()
+        page.press("Pause", "#actions")
+        assert value_of(page, "reason") == "half a rea"
+        page.press("Leave it", "dialog")
+        page.wait(lambda: not page.shows("dialog"), "its end")
+        assert page.driver.execute_script("return JSON.stringify({...sessionStorage})") == "{}"
+
     def test_a_change_that_changes_nothing_says_so(self, page: ServicePage) -> None:
         page.go("trainers/long")
         page.press("Scale", "#actions")
@@ -274,11 +286,24 @@ class TestAdministrator:
         finally:
             page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})  # type: ignore[attr-defined]
 
+    def test_a_link_with_another_s_token_asks_before_it_signs_one_in(
+        self, page: ServicePage, tokens: dict[str, str]
+    ) -> None:
+        page.driver.get("about:blank")
+        page.driver.get(f"{page.server.url}#token={tokens['viewer']}")
+        asked = page.wait(lambda: alert_is_present()(page.driver), "the question")
+        assert asked.text.endswith("(viewer). Do you want that?")
+        asked.dismiss()
+        page.wait(lambda: page.texts("#account .who") == ["local-admin, admin"], "the page of before")
+
     def test_one_signs_in_by_a_cookie_that_scripts_cannot_read_and_out_again(self, page: ServicePage) -> None:
         """The last on this page, which it leaves signed out."""
         page.wait(lambda: "long" in page.texts(".trainer h3"), "the card")
-        kept = "return [document.cookie, JSON.stringify({...sessionStorage, ...localStorage})]"
-        assert page.driver.execute_script(kept) == ["", "{}"]
+        kept = (
+            "const {'oakum-tones': tones, 'oakum-session': half, ...rest} = {...sessionStorage, ...localStorage};"
+            "return [document.cookie, half.length, rest, JSON.parse(tones).flat().every(Number.isInteger)]"
+        )
+        assert page.driver.execute_script(kept) == ["", 16, {}, True], "half a session, and colours without names"
         page.driver.refresh()
         page.wait(lambda: "long" in page.texts(".trainer h3"), "the card after a reload")
         page.press("Sign out")
@@ -302,16 +327,16 @@ class TestViewer:
         viewer.wait(lambda: any(text.startswith("Plan ") for text in viewer.texts("#view tbody th a")), "plans")
         viewer.fill("drain_count", "1000")
         viewer.press("Preview", "#view")
-        viewer.wait(lambda: "0 nodes to give" in "".join(viewer.texts("#outcome")), "the plan without nodes")
+        viewer.wait(lambda: "0 idle nodes to" in "".join(viewer.texts("#outcome")), "the plan without nodes")
         assert viewer.texts("#outcome tbody th") == ["long"]
         viewer.fill("objective", "nonsense *")
         viewer.press("Preview", "#view")
-        viewer.wait(lambda: "objective" in "".join(viewer.texts("#outcome .wrong")), "what is wrong")
+        viewer.wait(lambda: "objective" in "".join(viewer.texts("#wrong-objective")), "what is wrong")
         viewer.press("Clear", "#view")
         assert viewer.texts("#outcome") == [""]
         viewer.fill("changed", "long")
         viewer.press("Preview", "#view")
-        viewer.wait(lambda: "or neither" in "".join(viewer.texts("#outcome .wrong")), "what is missing")
+        viewer.wait(lambda: "or neither" in "".join(viewer.texts("#wrong-max_nodes")), "what is missing")
         viewer.fill("max_nodes", "1")
         viewer.press("Preview", "#view")
         viewer.wait(lambda: viewer.texts("#outcome tbody td")[1:2] == ["1"], "the smaller trainer")
@@ -319,10 +344,23 @@ class TestViewer:
         viewer.fill("remove", "long")
         viewer.press("Preview", "#view")
         viewer.wait(
-            lambda: "long" not in "".join(viewer.texts("#outcome tbody")) and viewer.texts("#outcome p"),
+            lambda: (
+                "Objective" in "".join(viewer.texts("#outcome p"))
+                and "long" not in "".join(viewer.texts("#outcome tbody"))
+            ),
             "without it",
         )
         assert client.trainer("long").nodes
+
+    def test_a_refusal_stands_at_the_field_whose_value_it_quotes(self, viewer: ServicePage) -> None:
+        viewer.go("plans")
+        viewer.fill("remove", "long, nobody")
+        viewer.press("Preview", "#view")
+        viewer.wait(lambda: "'nobody'" in "".join(viewer.texts("#wrong-remove")), "what is wrong")
+        viewer.wait(lambda: focused(viewer) == "field-remove", "the focus on it")
+        assert viewer.texts("#outcome") == [""]
+        assert value_of(viewer, "remove") == "long, nobody"
+        viewer.press("Clear", "#view")
 
     def test_buttons_that_one_may_not_press_are_not_there(
         self, viewer: ServicePage, tokens: dict[str, str]
@@ -347,171 +385,11 @@ def test_a_tab_shows_as_whom_it_acts(driver: WebDriver, client: OakumClient, tok
     page.wait(lambda: page.texts("#account .who") == ["ulla, user"], "the user")
     first = driver.current_window_handle
     driver.switch_to.new_window("tab")
-    page.open(tokens["admin"])
+    driver.get(f"{page.server.url}#token={tokens['admin']}")
+    asked = page.wait(lambda: alert_is_present()(driver), "the question whether this is meant")
+    asked.accept()
     page.wait(lambda: page.texts("#account .who")[:1] not in ([], ["ulla, user"]), "the administrator")
     [admin] = page.texts("#account .who")
     driver.close()
     driver.switch_to.window(first)
     page.wait(lambda: page.texts("#account .who") == [admin], "the first tab as the administrator, too")
-
-
-def verdict(page: ServicePage) -> str:
-    return " ".join(page.texts("#verdict p")).replace("\u202f", " ")
-
-
-def rows(page: ServicePage) -> list[str]:
-    return page.texts("#view tbody th a")
-
-
-def lines(page: ServicePage) -> list[list[float]]:
-    script = """
-        const data = document.querySelector(".compare-chart").data ?? [];
-        return data.map((line) => [line.x.length, Math.max(...line.x)]);
-    """
-    return list(page.driver.execute_script(script))
-
-
-@pytest.fixture(scope="class")
-def researcher(driver: WebDriver, client: OakumClient, tokens: dict[str, str]) -> ServicePage:
-    for name, epochs in (("alpha", 30), ("beta", 60)):
-        client.submit(small_spec(name, epochs=epochs, max_nodes=2))
-    for name in ("alpha", "beta"):
-        wait_until(f"{name} ends", lambda name=name: state_of(client, name).ended)  # type: ignore[misc]
-    opened = page_of(driver, client)
-    opened.enter(tokens["admin"])
-    return opened
-
-
-class TestResearch:
-    """What a researcher does in one tab, signed in once: submits a trainer, and compares two that have ended."""
-
-    page = afresh("researcher")
-
-    def test_trainers_are_compared_by_choosing_them_and_the_link_shows_the_same(self, page: ServicePage) -> None:
-        page.go("compare")
-        page.wait(lambda: any("Choose two or more" in text for text in page.texts("#view .empty")), "a hint")
-        page.wait(lambda: any(text.startswith("alpha") for text in page.texts(".choices label")), "trainers")
-        for name in ("alpha", "beta"):
-            found = (
-                f"[...document.querySelectorAll('.choices label')].find((e) => e.textContent.startsWith('{name}'))"
-            )
-            page.driver.execute_script(f"{found}.click()")
-        page.wait(lambda: rows(page) == ["alpha", "beta"], "both in the table")
-        page.wait(lambda: len(lines(page)) == 2, "two lines")
-        assert all(number > 1 and most > 0 for number, most in lines(page))
-        over_steps = lines(page)
-        layers = (
-            "return [...document.querySelectorAll('#view .main-svg')].map((e) => e.getBoundingClientRect().top)"
-        )
-        assert len(set(page.driver.execute_script(layers))) == 1, "legend and hover text lie over the lines"
-        page.wait(lambda: page.texts("#view .legendtext") == ["alpha", "beta"], "the legend")
-        page.on("#field-by", lambda field: Select(field).select_by_visible_text("Node-hours"))
-        page.wait(lambda: len(lines(page)) == 2 and lines(page) != over_steps, "another axis")
-        assert all(most < 1 for _, most in lines(page))
-        page.press("Steps", "#view th")
-        page.wait(lambda: "sort=Steps" in page.driver.current_url, "the address")
-        page.press("Steps", "#view th")
-        page.wait(lambda: rows(page) == ["beta", "alpha"], "the most steps first")
-        page.back()
-        page.wait(lambda: rows(page) == ["alpha", "beta"], "the fewest steps first, one step back")
-        page.forward()
-        page.wait(lambda: rows(page) == ["beta", "alpha"], "the most steps first again")
-        link = page.driver.current_url
-        page.driver.get("about:blank")
-        page.driver.get(link)
-        page.wait(lambda: rows(page) == ["beta", "alpha"], "what the link shows")
-        page.wait(lambda: len(lines(page)) == 2, "its lines")
-        page.click("#view tbody th a")
-        page.wait(lambda: page.texts(".view-head h2") == ["beta"], "a trainer's page")
-        page.back()
-        page.wait(lambda: rows(page) == ["beta", "alpha"], "the comparison again")
-        assert page.errors() == []
-
-    def test_a_trainer_is_submitted_with_an_error_first(self, page: ServicePage, client: OakumClient) -> None:
-        page.go("submit")
-        page.wait(lambda: page.shows("#field-name"), "the form")
-        spec = small_spec("gamma", epochs=100_000, max_nodes=1)
-        page.fill("name", "gamma")
-        page.fill("entrypoint", spec.entrypoint)
-        page.fill("workdir", str(spec.workdir))
-        page.fill("global_batch", "96")
-        page.fill("epochs", "0")
-        page.wait(lambda: page.shows("#wrong-epochs"), "the error at its field")
-        assert page.attributes("#field-epochs", "aria-invalid") == {"true"}
-        assert "epochs" in page.texts("#wrong-epochs")[0]
-        page.press("Submit", "#view")
-        page.wait(lambda: "It was not submitted" in verdict(page), "the refusal")
-        assert page.driver.execute_script("return document.querySelector('#field-name').value") == "gamma"
-        page.fill("epochs", "100000")
-        page.wait(lambda: "This service would take it." in verdict(page), "the check")
-        page.wait(lambda: "It would get" in verdict(page), "what the plan would be")
-        assert "epochs: 100000\n" in page.texts("#spec-yaml")[0]
-        assert page.texts("#spec-line") == ["oakum submit gamma.yaml"]
-        page.press("Submit", "#view")
-        page.wait(lambda: page.texts(".view-head h2") == ["gamma"], "the trainer's page")
-        assert client.trainer("gamma").spec.epochs == 100_000
-        client.cancel("gamma")
-        wait_until("it has ended", lambda: state_of(client, "gamma").ended)
-
-    def test_a_pasted_spec_fills_the_form_and_what_is_wrong_in_it_is_told(self, page: ServicePage) -> None:
-        page.go("submit")
-        page.wait(lambda: page.shows("#field-name"), "the form")
-        page.click("#view details summary")
-        page.write("#spec-text", "name: [1\n")
-        page.press("Fill the fields from it")
-        page.wait(lambda: any("neither YAML nor JSON" in text for text in page.texts("#view .wrong")), "the error")
-        page.on("#spec-text", WebElement.clear)
-        page.write(
-            "#spec-text", "name: delta\nepochs: 3\nbatch: 7\ncheckpoint: {every_s: 9}\nprecision: bfloat16\n"
-        )
-        page.press("Fill the fields from it")
-        page.wait(
-            lambda: any("left out: batch" in text for text in page.texts("#view .wrong")), "what is no field"
-        )
-        value = "return document.querySelector(`[name=${arguments[0]}]`).value"
-        assert page.driver.execute_script(value, "name") == "delta"
-        assert page.driver.execute_script(value, "precision") == "bfloat16"
-        assert json.loads(page.driver.execute_script(value, "checkpoint")) == {"every_s": 9}
-        page.wait(lambda: "global_batch" in verdict(page), "the field that is missing")
-        page.press("Clear", "#view")
-        page.wait(lambda: page.texts("#spec-yaml") == ["Nothing is filled in yet."], "an empty form")
-
-    def test_a_trainer_of_a_link_that_is_not_there_is_named(self, page: ServicePage) -> None:
-        page.go("compare?trainers=alpha,nobody")
-        page.wait(lambda: rows(page) == ["alpha"], "the one that is there")
-        page.wait(
-            lambda: any("Not among the newest trainers: nobody." in text for text in page.texts("#view .hint")),
-            "who is not",
-        )
-
-    def test_views_of_research_fit_a_phone(self, page: ServicePage) -> None:
-        size = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
-        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)  # type: ignore[attr-defined]
-        try:
-            for view, shown in (
-                ("submit", "#field-name"),
-                ("compare?trainers=alpha,beta", "#view tbody th a"),
-                ("", ".plot .name"),
-            ):
-                page.go(view)
-                page.wait(lambda shown=shown: page.shows(shown), view)  # type: ignore[misc]
-                script = "const root = document.documentElement; return [root.scrollWidth, root.clientWidth]"
-                needed, given = page.driver.execute_script(script)
-                assert (view, needed) == (view, given)
-        finally:
-            page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})  # type: ignore[attr-defined]
-
-    @pytest.mark.parametrize(
-        "dark", [pytest.param(False, id="light", marks=pytest.mark.soak), pytest.param(True, id="dark")]
-    )
-    def test_views_of_research_break_no_rule_of_accessibility(self, page: ServicePage, dark: bool) -> None:
-        shown = {
-            "submit": "#field-name",
-            "compare?trainers=alpha,beta": ".compare-chart .legendtext",
-            "trainers/alpha": "#view .chart .main-svg",
-            "plans": "#view table",
-        }
-        for view, element in shown.items():
-            page.go(view)
-            page.wait(lambda element=element: page.shows(element), view)  # type: ignore[misc]
-            assert (view, violations(page, dark=dark)) == (view, [])

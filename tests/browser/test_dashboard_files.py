@@ -24,10 +24,25 @@ def get(path: str, **headers: str) -> httpx.Response:
     return asyncio.run(ask())
 
 
-def test_plotly_is_served_from_the_package_and_kept_for_long() -> None:
-    answer = get("/static/plotly.min.js")
-    assert "plotly.js" in answer.text[:200]
-    assert answer.headers["Cache-Control"] == "public, max-age=2592000"
+def test_what_the_page_names_is_kept_for_ever_by_its_hash_and_another_hash_is_not() -> None:
+    """Under an address of another version a page that was opened before an update finds the present file."""
+    page = get("/")
+    assert page.headers["Cache-Control"] == "no-cache"
+    named = re.findall(r'"(static/v-[0-9a-f]{16}/[^"]+)"', page.text)
+    assert {path.rpartition(".")[2] for path in named} == {"css", "js"}
+    kept = {get(f"/{path}").headers["Cache-Control"] for path in named}
+    assert kept == {"public, max-age=31536000, immutable"}
+    own = named[0].split("/")[1]
+    plotly = get(f"/static/{own}/plotly.min.js")
+    assert "plotly.js" in plotly.text[:200]
+    assert "immutable" in plotly.headers["Cache-Control"]
+    for other in ("", f"v-{'0' * 16}/"):
+        assert get(f"/static/{other}js/main.js").headers["Cache-Control"] == "no-cache"
+
+
+def test_the_page_asks_for_all_its_scripts_at_once() -> None:
+    ahead = re.findall(r'rel="modulepreload" href="static/v-[0-9a-f]{16}/([^"]+)"', get("/").text)
+    assert set(ahead) == {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.js")}
 
 
 def test_an_unchanged_file_is_not_sent_again() -> None:

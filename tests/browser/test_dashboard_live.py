@@ -112,7 +112,9 @@ class TestCards:
     def test_a_card_tells_of_the_attempt_and_of_what_ended_the_last_one(self, cards: Page) -> None:
         card = "[data-trainer=t-again] "
         assert cards.texts(card + ".badge.running") == ["running"]
-        assert cards.texts(card + ".message.condition") == ["Attempt 2 of 3, after: ValueError: no sample 17."]
+        assert cards.texts(card + ".message.condition") == [
+            "This is attempt 2 of 3. The one before ended with: ValueError: no sample 17."
+        ]
 
     def test_members_and_newcomers_are_named_as_text(self, cards: Page) -> None:
         members = facts_on(cards, "many")["Members, rank 0 first"]
@@ -129,7 +131,7 @@ class TestCards:
 
     def test_a_first_step_that_waits_for_its_data_is_not_told_as_0(self, cards: Page) -> None:
         card = "[data-trainer=t-slow] "
-        assert "97% of the step" in "".join(cards.texts(card + ".message.condition"))
+        assert "97% of each step" in "".join(cards.texts(card + ".message.condition"))
         assert cards.texts(card + ".charts figcaption strong")[1] == "< 0.2"
         step = facts_on(cards, "slow")["Step"].replace("\u202f", " ")
         assert step == "5 min 12 s: data 97 %, other ranks 1 %, computing 2 %"
@@ -256,6 +258,7 @@ def test_without_a_valid_token_the_page_asks_for_one_and_signing_in_outlives_a_r
     page.open(token="made-up")
     page.wait(lambda: page.shows("#sign-in"), "the form")
     assert "does not accept this token" in page.texts("#sign-in-message")[0]
+    assert page.attributes("#token", "aria-invalid") == {"true"}
     for dark in (False, True):
         assert violations(page, dark=dark) == [], f"of the form, dark: {dark}"
     page.write("#token", TOKEN)

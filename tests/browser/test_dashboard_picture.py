@@ -104,7 +104,7 @@ class TestOverview:
         card = "[data-trainer=t-digits] .facts"
         texts = opened.texts(f"{card} dt, {card} dd")  # at once, since the card is filled anew meanwhile
         facts = dict(zip(texts[::2], texts[1::2], strict=True))
-        assert (facts["Batch"], facts["Learning rate"]) == ("256", "0.0125")
+        assert (facts["Batch"], facts["Learning rate"]) == ("256 samples", "0.0125")
         assert facts["Checkpoint"].startswith("step ")
         assert facts["Checkpoint"].endswith(" ago")
 

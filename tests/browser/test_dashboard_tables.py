@@ -251,7 +251,7 @@ class TestTables:
         assert {api.client(each).get("/v1/session").status_code for each in (text, newer)} == {401}
         assert page.errors() == []
 
-    def test_several_trainers_are_narrowed_chosen_and_cancelled_at_once(
+    def test_several_trainers_are_narrowed_chosen_and_cancelled_at_once_as_one_has_seen_them(
         self, page: TablesPage, api: ApiUnderTest
     ) -> None:
         for name in ("sweep-1", "sweep-2", "sweep-3"):
@@ -264,13 +264,95 @@ class TestTables:
         page.wait(lambda: page.names[:1] == ["sweep-3"], "the last first")
         for name in ("sweep-3", "sweep-1"):
             page.click(f"input[aria-label='Choose {name}']")
+        page.driver.execute_script("performance.clearResourceTimings()")
         page.press("Cancel 2…", "#view")
         page.wait(lambda: "sweep-3" in "".join(page.texts("dialog p")), "their names")
+        looks = """return performance.getEntriesByType("resource").filter(
+            ({ name, responseEnd }) => /v1[/]trainers[/][^/?]+$/.test(name) && responseEnd).length"""
+        page.wait(lambda: page.driver.execute_script(looks) == 2, "both looked up")
+        assert api.admin.patch("/v1/trainers/sweep-1", json={"priority": -3}).status_code == 200
         page.press("Cancel them", "dialog")
-        page.wait(lambda: page.texts("#view .found")[0] == "Done for 2 of 2.", "what was done")
-        statuses = {each["name"]: each["status"] for each in api.admin.get("/v1/trainers").json()["trainers"]}
-        assert [statuses[f"sweep-{number}"] for number in (1, 2, 3)] == ["cancelling", "waiting", "cancelling"]
+        page.wait(lambda: page.texts("#view .found")[0].startswith("Done for 1 of 2. sweep-1:"), "the other one")
+        assert "has changed since" in page.texts("#view .found")[0]
+        assert self.statuses(api) == ["waiting", "waiting", "cancelling"]
+        page.press("Cancel 1…", "#view")
+        page.press("Cancel them", "dialog")
+        page.wait(lambda: page.texts("#view .found")[0] == "Done for 1 of 1.", "what was done")
+        assert self.statuses(api) == ["cancelling", "waiting", "cancelling"]
+        assert all("412" in error for error in page.errors())
+
+    def test_tags_and_notes_are_seen_changed_and_found(self, page: TablesPage, api: ApiUnderTest) -> None:
+        for name in ("tagged", "untagged"):
+            trainer = api.submit(name=name, notes=f"Notes of {name}.")
+            api.end(trainer["id"])
+        page.go("trainers/tagged")
+        page.wait(lambda: page.texts(".notes") == ["Notes of tagged."], "the notes")
+        page.press("Tags and notes", "#actions")
+        page.fill("tags", "baseline, Sweep")
+        page.press("Keep", "dialog")
+        page.wait(lambda: "'Sweep' is not a valid tag" in page.texts("dialog .wrong")[0], "what is wrong")
+        page.fill("tags", "baseline sweep-3")
+        page.fill("notes", "Two\nlines")
+        page.press("Keep", "dialog")
+        page.wait(lambda: page.texts("#view .trainer .chip") == ["baseline", "sweep-3"], "the chips")
+        page.wait(lambda: page.texts(".notes") == ["Two\nlines"], "the other notes")
+        spec = api.admin.get("/v1/trainers/tagged").json()["spec"]
+        assert (spec["tags"], spec["notes"]) == (["baseline", "sweep-3"], "Two\nlines")
+        page.click("#view .trainer .chip")
+        page.shows_rows("tagged")
+        assert page.asked == "#/trainers?q=baseline&state=all"
+        assert page.texts(".listing .chip") == ["baseline", "sweep-3"]
+        page.go("compare?trainers=tagged")
+        page.wait(lambda: "baseline, sweep-3" in page.texts("#view td"), "the tags beside the others")
+        assert all("422" in error for error in page.errors())
+
+    def test_a_view_of_trainers_is_saved_chosen_sent_as_a_link_and_forgotten(
+        self, page: TablesPage, api: ApiUnderTest
+    ) -> None:
+        for name, tags in (("view-1", ["a"]), ("view-2", []), ("view-10", ["a"])):
+            api.submit(name=name, tags=tags)
+        heads = ".listing thead th:not([hidden])"
+        page.go("trainers")
+        page.search("view-")
+        page.shows_rows("view-1", "view-2", "view-10")
+        everything = page.texts(heads)
+        page.sort("Name")
+        page.click("#field-trainers-group option[value=tags]")
+        page.shows_rows("a · 2 trainers", "view-10", "view-1", "without tags · 1 trainer", "view-2")
+        page.click(".column-choice summary")
+        page.click(".column-choice input[value=rate]")
+        page.wait(lambda: page.texts(heads) == [one for one in everything if one != "Samples/s"], "one less")
+        saved = page.asked
+        assert {"q=view-", "sort=-name", "group=tags"} < set(saved.partition("?")[2].split("&"))
+        page.press("Save view…", "#view")
+        page.fill("name", "My sweep")
+        page.press("Save", "dialog")
+        page.wait(lambda: not page.shows("dialog"), "it saved")
+        page.go("trainers")
+        page.wait(lambda: page.texts(heads) == everything, "the whole table")
+        page.wait(lambda: "view-1" in page.names, "its rows")
+        page.click("#field-trainers-view option[value='My sweep']")
+        page.shows_rows("a · 2 trainers", "view-10", "view-1", "without tags · 1 trainer", "view-2")
+        link = page.driver.current_url
+        page.driver.execute_script("localStorage.clear()")  # a colleague's browser
+        page.driver.get("about:blank")
+        page.driver.get(link)
+        page.shows_rows("a · 2 trainers", "view-10", "view-1", "without tags · 1 trainer", "view-2")
+        assert page.texts("#field-trainers-view option") == ["none is saved"]
+        page.driver.execute_script("localStorage.setItem('oakum.views.trainers.anna', 'no list')")
+        page.press("Save view…", "#view")
+        page.fill("name", "Theirs")
+        page.press("Save", "dialog")
+        page.press("Forget", "#view")
+        page.press("Forget it", "dialog")
+        page.wait(lambda: page.texts("#field-trainers-view option") == ["none is saved"], "that it is gone")
         assert page.errors() == []
+
+    @staticmethod
+    def statuses(api: ApiUnderTest) -> list[str]:
+        """What each trainer of the sweep does."""
+        trainers = {each["name"]: each["status"] for each in api.admin.get("/v1/trainers").json()["trainers"]}
+        return [trainers[f"sweep-{number}"] for number in (1, 2, 3)]
 
     def test_the_audit_log_tells_who_did_what(self, page: TablesPage, api: ApiUnderTest) -> None:
         assert api.viewer.put("/v1/hold", json={"reason": "mine"}).status_code == 403
@@ -281,6 +363,19 @@ class TestTables:
         assert page.texts(".listing tbody td:nth-child(2)")[0].startswith("vera")
         page.search("no such act")
         page.wait(lambda: "Nothing here matches" in page.texts(".empty")[0], "that there is none")
+        assert page.errors() == []
+
+    def test_each_link_of_the_navigation_leads_to_a_view_and_is_marked_there(self, page: TablesPage) -> None:
+        script = "return [...document.querySelectorAll('#views a')].map(({ dataset }) => dataset.view)"
+        names = page.driver.execute_script(script)
+        assert names[:2] == ["", "trainers"]
+        assert len(set(names)) == len(names) > 5
+        for name in names:
+            page.click(f"#views a[data-view='{name}']")
+            page.wait(lambda name=name: page.attributes("#views [aria-current]", "data-view") == {name}, name)  # type: ignore[misc]
+            shown = "#view h2" if name else "#overview h2"
+            page.wait(lambda shown=shown: page.shows(shown), name)  # type: ignore[misc]
+            assert page.texts("#view h2") != ["No such view"]
         assert page.errors() == []
 
     def test_tables_fit_a_phone(self, page: TablesPage) -> None:

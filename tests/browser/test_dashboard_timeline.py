@@ -9,7 +9,9 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.remote.webelement import WebElement
 
+from accessibility import violations
 from dashboard_page import Page
+from oakum_service.documents.announcement import AnnouncedKind, Announcement
 from simulated_cluster import SimulatedCluster
 
 pytestmark = pytest.mark.needs("browser")
@@ -23,6 +25,15 @@ CHOOSE = """
 
 def told(page: Page) -> str:
     return page.texts("#window")[0].replace("\u202f", " ")
+
+
+def chosen(page: Page) -> str:
+    """What a screen reader is told of the bar that keys have chosen; empty if none is."""
+    script = """
+        const id = document.querySelector(".rows").getAttribute("aria-activedescendant");
+        return id ? document.getElementById(id).getAttribute("aria-label") : "";
+    """
+    return str(page.driver.execute_script(script))
 
 
 def query(page: Page) -> dict[str, str]:
@@ -89,6 +100,7 @@ class TestPicture:
         overview.go()
         overview.wait(lambda: told(overview).startswith("3 min 00 s: "), "the last three minutes")
         overview.wait(lambda: overview.shows(".plot .training"), "fragments")
+        overview.errors()  # of the test before, which may have left for a page that is not served here
         return overview
 
     def test_the_wheel_over_the_axis_zooms_and_what_is_under_it_stays(self, opened: Page) -> None:
@@ -124,10 +136,45 @@ class TestPicture:
         opened.wait(lambda: told(opened).startswith("4 min 30 s: "), "half as much again")
         opened.write(".rows", "+")
         opened.wait(lambda: told(opened).startswith("3 min 00 s: "), "as before")
-        opened.write(".rows", Keys.ARROW_LEFT)
+        opened.write(".rows", Keys.SHIFT + Keys.ARROW_LEFT)
         opened.wait(lambda: "to now" not in told(opened), "an earlier time")
         opened.write(".rows", "n")
         opened.wait(lambda: "to now" in told(opened), "the present")
+
+    def test_keys_move_between_bars_and_open_one(self, opened: Page, cluster: SimulatedCluster) -> None:
+        first, second, *_ = cluster.nodes
+        assert chosen(opened) == ""
+        opened.write(".rows", Keys.ARROW_DOWN)
+        opened.wait(lambda: chosen(opened).startswith(f"{first}: "), "a bar of the first row, in words")
+        assert opened.shows(".chosen-bar")
+        title = opened.texts(".tip strong")[0]
+        assert chosen(opened).startswith(title)
+        opened.write(".rows", Keys.ARROW_LEFT)
+        opened.wait(lambda: opened.texts(".tip strong")[0] != title, "the bar before")
+        assert chosen(opened).startswith(f"{first}: ")
+        before = opened.texts(".tip strong")[0]
+        opened.write(".rows", Keys.ARROW_RIGHT)
+        opened.wait(lambda: opened.texts(".tip strong")[0] != before, "the bar after that")
+        opened.write(".rows", Keys.ARROW_DOWN)
+        opened.wait(lambda: chosen(opened).startswith(f"{second}: "), "the row below")
+        stops = "return document.querySelectorAll('#timeline :is([tabindex=\"0\"], a, button, input)').length"
+        assert opened.driver.execute_script(stops) == 1
+        assert violations(opened, within="#timeline") == []
+        for _ in range(40):
+            if " trains" in chosen(opened):
+                break
+            opened.write(".rows", Keys.ARROW_LEFT)
+            opened.wait(lambda: chosen(opened).startswith(f"{second}: "), "an earlier bar")
+        trainer = chosen(opened).split(" trains")[0].rpartition(" ")[2]
+        opened.write(".rows", Keys.ENTER)
+        opened.wait(lambda: opened.driver.current_url.endswith(f"#/trainers/{trainer}"), "the trainer's page")
+        opened.wait(lambda: opened.texts("#first-answer [role=alert]"), "that its documents are not served here")
+        opened.go()
+        opened.write(".rows", Keys.ARROW_DOWN)
+        opened.wait(lambda: chosen(opened), "a bar")
+        opened.write(".rows", Keys.ESCAPE)
+        opened.wait(lambda: not chosen(opened) and not opened.shows(".chosen-bar"), "no bar")
+        opened.errors()  # of the trainer's page
 
     def test_buttons_do_what_keys_do(self, opened: Page) -> None:
         opened.click("#zoom-out")
@@ -174,6 +221,16 @@ class TestPicture:
         opened.wait(lambda: opened.shows("#no-rows"), "a sentence")
         assert "No node is like that" in opened.texts("#no-rows")[0]
         opened.wait(lambda: query(opened).get("find") == "node-01nothing", "the address")
+
+    def test_a_search_finds_what_ran_in_the_time_shown(self, opened: Page, cluster: SimulatedCluster) -> None:
+        begin = int(cluster.clock()) - 900
+        job = next(job.job for job in cluster.jobs if begin < job.start_at < begin + 60)
+        ran_on = sorted({ran.node for ran in cluster.jobs if ran.job == job})
+        opened.go(f"?from={begin}&to={begin + 120}&find={job}")
+        opened.wait(lambda: opened.texts(".plot .name") == ran_on, "the nodes that the job ran on")
+        opened.go(f"?from={begin + 300}&to={begin + 420}&find={job}")
+        opened.wait(lambda: opened.shows("#no-rows"), "no node of a later time")
+        assert "in the time shown" in opened.texts("#no-rows")[0]
 
     def test_rows_are_chosen_by_what_the_nodes_do(self, opened: Page, cluster: SimulatedCluster) -> None:
         opened.driver.execute_script(CHOOSE, "show", "foreground")
@@ -228,6 +285,49 @@ class TestPicture:
         script = "return [...document.querySelectorAll('.to-come, .now')].map((e) => e.getBoundingClientRect().x)"
         left, now = opened.driver.execute_script(script)
         assert left == pytest.approx(now, abs=2)
+
+    def test_what_the_scheduler_announces_is_drawn_told_and_reached_by_keys(
+        self, opened: Page, cluster: SimulatedCluster
+    ) -> None:
+        def now_is_at() -> float:
+            """The share of the time shown that is left of now."""
+            script = """
+                const now = document.querySelector(".plot .now").getBoundingClientRect().x;
+                const rows = document.querySelector(".rows").getBoundingClientRect().x;
+                const shown = document.querySelector("#shown rect");
+                return (now - rows - shown.getAttribute("x")) / shown.getAttribute("width");
+            """
+            return float(opened.driver.execute_script(script))
+
+        first, second, third, *_ = cluster.nodes
+        at = cluster.clock()
+        job = Announcement(AnnouncedKind.JOB, "9001", "cfd-next", f"{first},{second}", at + 60.0, at + 3600.0)
+        upkeep = Announcement(AnnouncedKind.RESERVATION, "upkeep", "maintenance", third, at - 9.0, None)
+        opened.go("?span=600")
+        opened.wait(lambda: told(opened).startswith("10 min 00 s: ") and now_is_at() > 0.85, "ten minutes")
+        cluster.announced += [job, upkeep]
+        try:
+            opened.wait(lambda: opened.attributes(".plot .announced", "data-name") == {"9001"}, "the job")
+            assert opened.attributes(".plot .reserved", "data-name") == {"upkeep"}
+            opened.wait(lambda: now_is_at() < 0.75, "room for what is to come")
+            opened.wait(lambda: opened.texts(".plot .to-come-name") == ["cfd-next", "upkeep"], "their names")
+            legend = "Foreground job announced", "Reservation"
+            opened.wait(lambda: {*legend} <= {*opened.texts("#legend li")}, "the legend")
+            opened.write(".rows", Keys.ARROW_DOWN)
+            opened.wait(lambda: chosen(opened).startswith(f"{first}: "), "a bar of the first row")
+            opened.write(".rows", Keys.ARROW_RIGHT)
+            opened.wait(lambda: "foreground job 9001 is announced; cfd-next; " in chosen(opened), "the job")
+            assert opened.texts(".tip p")[0] == "cfd-next"
+            opened.write(".rows", Keys.ARROW_DOWN)
+            opened.write(".rows", Keys.ARROW_DOWN)
+            told_of = f"{third}: reservation upkeep; maintenance; since "
+            opened.wait(lambda: chosen(opened).startswith(told_of), "the reservation")
+            assert chosen(opened).endswith(", no end is known")
+            assert violations(opened, within="#timeline") == []
+        finally:
+            cluster.announced.clear()
+        opened.write(".rows", Keys.ESCAPE)
+        opened.wait(lambda: now_is_at() > 0.85, "no more room than before")
 
     def test_a_picture_that_was_moved_does_not_slide_with_time(self, opened: Page) -> None:
         drag(opened, ".rows", 600)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from api_under_test import SPEC, ApiUnderTest, problem_of, report
+from api_under_test import SPEC, ApiUnderTest, path_with, problem_of, report
 from cells import each
 from oakum_service.api.auth import Role
 from oakum_service.config import LocalClusterSettings
@@ -37,6 +37,7 @@ ROLES = {
     ("GET", "/v1/timeline"): Role.VIEWER,
     ("GET", "/v1/foreground/starts"): Role.VIEWER,
     ("GET", "/v1/timeline/rows"): Role.VIEWER,
+    ("GET", "/v1/timeline/nodes"): Role.VIEWER,
     ("GET", "/v1/timeline/occupancy"): Role.VIEWER,
     ("GET", "/v1/cluster"): Role.VIEWER,
     ("POST", "/v1/cluster/foreground-jobs"): Role.ADMIN,
@@ -51,6 +52,9 @@ ROLES = {
     ("PUT", "/v1/settings/{name}"): Role.ADMIN,
     ("DELETE", "/v1/settings/{name}"): Role.ADMIN,
     ("GET", "/v1/objectives"): Role.VIEWER,
+    ("GET", "/v1/forecast"): Role.VIEWER,
+    ("PUT", "/v1/forecast"): Role.ADMIN,
+    ("DELETE", "/v1/forecast"): Role.ADMIN,
     ("GET", "/v1/quotas"): Role.VIEWER,
     ("GET", "/v1/quotas/{user}"): Role.VIEWER,
     ("PUT", "/v1/quotas/{user}"): Role.ADMIN,
@@ -87,12 +91,6 @@ BODIES = {
 }
 
 
-def address(path: str) -> str:
-    return path.format(
-        ref="digits", plan_id=1, fragment_id="f1", token_id="0" * 12, user="ulla", name="objective", job_id=1
-    )
-
-
 def body_of(method: str, path: str) -> dict[str, object] | None:
     return None if method == "GET" else BODIES.get(path, {})
 
@@ -106,7 +104,7 @@ def test_every_route_is_listed_here_with_its_role(api: ApiUnderTest) -> None:
 
 @each(("method", "path"), GUARDED)
 def test_without_a_token_nothing_is_answered(api: ApiUnderTest, method: str, path: str) -> None:
-    response = api.anonymous.request(method, address(path), json=body_of(method, path))
+    response = api.anonymous.request(method, path_with(path), json=body_of(method, path))
     problem_of(response, 401)
     assert response.headers["WWW-Authenticate"] == "Bearer"
 
@@ -115,7 +113,7 @@ def test_without_a_token_nothing_is_answered(api: ApiUnderTest, method: str, pat
 def test_an_unknown_token_opens_nothing(api: ApiUnderTest, method: str, path: str) -> None:
     for token in ("oakum-guessed", "fragment-", "oäkum", "x" * 5000):
         headers = {"Authorization": f"Bearer {token}".encode()}
-        response = api.anonymous.request(method, address(path), json=body_of(method, path), headers=headers)
+        response = api.anonymous.request(method, path_with(path), json=body_of(method, path), headers=headers)
         problem_of(response, 401)
 
 
@@ -124,13 +122,13 @@ def test_a_role_may_do_what_the_list_says_and_no_more(api: ApiUnderTest, method:
     api.news_for_readers.close()  # the event stream ends at once
     needed = ROLES[method, path]
     for role, client in zip(Role, (api.hook, api.viewer, api.user, api.admin), strict=True):
-        response = client.request(method, address(path), json=body_of(method, path))
+        response = client.request(method, path_with(path), json=body_of(method, path))
         if role >= needed:
             assert response.status_code not in (401, 403), f"{role.name}: {response.text}"
             continue
         detail = problem_of(response, 403)["detail"]
         assert detail == (
-            f"{method} {address(path)} needs the role {needed.name.lower()}; this token has {role.name.lower()}"
+            f"{method} {path_with(path)} needs the role {needed.name.lower()}; this token has {role.name.lower()}"
         )
 
 
@@ -204,7 +202,7 @@ def test_a_fragments_token_opens_no_other_route(api: ApiUnderTest) -> None:
     fragment = api.add_fragment(api.submit()["id"])
     client = api.fragment_client(fragment)
     for method, path in BY_ROLE:
-        problem_of(client.request(method, address(path), json=body_of(method, path)), 401)
+        problem_of(client.request(method, path_with(path), json=body_of(method, path)), 401)
 
 
 class TestForegroundJobs:

@@ -6,6 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api_under_test import ApiUnderTest, problem_of
+from oakum_service.dashboard.routes import files_tag
 
 
 class TestDashboard:
@@ -26,7 +27,7 @@ class TestDashboard:
             "default-src": "'none'",
             "script-src": "'self'",
             "style-src": "'self'",
-            "img-src": "'self'",
+            "img-src": "'self' blob:",
             "connect-src": "'self'",
             "form-action": "'none'",
             "base-uri": "'none'",
@@ -40,6 +41,22 @@ class TestDashboard:
         response = client.get(path)
         assert response.status_code == 200
         assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+
+    @pytest.mark.parametrize(
+        ("path", "kind"),
+        [("style.css", "text/css"), ("js/main.js", "text/javascript"), ("plotly.min.js", "text/javascript")],
+    )
+    def test_a_file_by_its_hash_is_the_same_compressed_or_not(
+        self, client: TestClient, path: str, kind: str
+    ) -> None:
+        packed = client.get(f"/static/v-{files_tag()}/{path}", headers={"Accept-Encoding": "gzip"})
+        plain = client.get(f"/static/{path}", headers={"Accept-Encoding": "identity"})
+        assert packed.headers["Content-Encoding"] == "gzip"
+        assert "Content-Encoding" not in plain.headers
+        assert packed.text == plain.text
+        assert packed.headers["Content-Type"].startswith(kind)
+        assert "immutable" in packed.headers["Cache-Control"]
+        assert packed.headers["Content-Security-Policy"] == plain.headers["Content-Security-Policy"]
 
     @pytest.mark.parametrize(
         "path", ["/static/..%2froutes.py", "/static/%2e%2e/routes.py", "/static/js", "/static/%00", "/static/none"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from api_under_test import ApiUnderTest, problem_of
 from cells import each
 from oakum_service.control.retention import HISTORY_S
@@ -107,6 +109,11 @@ def test_the_cluster_at_a_glance(scene: Scene) -> None:
         "foreground_delay_p99_s": 0.25,
         "foreground_delay_max_s": 0.25,
         "foreground_delay_last_s": 0.25,
+        "limit_delay_p99_s": None,
+        "exceeds_delay_p99": False,
+        "lost_share": pytest.approx(1 / 6, abs=0.1),
+        "limit_lost_share": None,
+        "exceeds_lost_share": False,
         "num_fragments": 2,
         "held": False,
         "hold": None,
@@ -155,7 +162,12 @@ def test_the_plans(scene: Scene) -> None:
         "optimal": False,
         "solve_s": 0.01,
         "look_ahead_s": 30.0,
+        "look_ahead_reason": "",
         "objective": "throughput",
+        "unit": "samples",
+        "quality": "at most 25 % below the best possible",
+        "summary": "Worth 75 samples over the next 30 s, the sum over all models, each times its weight: "
+        "at most 25 % below the best possible, found by CBC in 10 ms.",
         "allocations": [
             {"trainer": "digits", "nodes": ["n1", "n2"], "why": "all_idle", "reason": "no other node is idle"}
         ],

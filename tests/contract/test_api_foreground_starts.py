@@ -11,7 +11,7 @@ from sqlalchemy import event
 
 from api_under_test import ApiUnderTest
 from cells import each
-from oakum_service.api.delays import WeekOfDelays
+from oakum_service.control.delays import WeekOfDelays
 from oakum_service.db.models.cluster import ForegroundStart
 
 

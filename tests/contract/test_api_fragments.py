@@ -440,3 +440,11 @@ def test_half_a_surrogate_pair_in_a_report_stops_no_turn_of_the_controller(api: 
         keeper = api.keeper()
         keeper.read_reports(session, time.time())
         assert session.get_one(Report, fragment).body.warnings == ("a\ufffdb", "\U0001f600")
+
+
+def test_a_question_in_odd_words_is_answered_by_the_routes(api: ApiUnderTest) -> None:
+    trainer = api.submit()["id"]
+    fragment = api.add_fragment(trainer)
+    agent = api.client(api.context.configs.token(fragment))
+    for query in ("after=", "after=\u0661", "wait_s=", "wait_s=31"):
+        problem_of(agent.get(f"/v1/fragments/{fragment}/directive?{query}"), 422)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from api_under_test import ApiUnderTest, FakeScheduler, report
 from controlled import controlled
+from oakum_service.db.models.cluster import ForegroundStart
 from oakum_service.documents.node import Node
 from oakum_service.schedulers.port import OwnJob
 from oakum_service.states import NodeState, TrainerState
@@ -92,6 +94,21 @@ def test_nothing_personal_is_told(api: ApiUnderTest) -> None:
     told = api.anonymous.get("/metrics").text
     assert "secret-project" not in told
     assert "ulla" not in told
+
+
+def test_limits_are_told_with_whether_they_are_exceeded(api: ApiUnderTest) -> None:
+    with api.sessions.begin() as session:
+        session.add(ForegroundStart(job="1_1", started_at=time.time() - 60.0, num_nodes=1, delay_s=5.0))
+    for name, limit in (("limit_delay_p99_s", 2.0), ("limit_lost_share", 0.5)):
+        assert api.admin.put(f"/v1/settings/{name}", json={"value": limit}).status_code == 200
+    cluster = api.viewer.get("/v1/cluster").json()
+    assert (cluster["limit_delay_p99_s"], cluster["foreground_delay_p99_s"]) == (2.0, 5.0)
+    assert (cluster["exceeds_delay_p99"], cluster["exceeds_lost_share"]) == (True, False)
+    with controlled(api):
+        wait_until("the limit is exceeded", lambda: value(api, "oakum_limit_exceeded", of="delay_p99") == 1)
+        assert value(api, "oakum_limit_exceeded", of="lost_share") == 0
+        assert value(api, "oakum_limit_foreground_delay_p99_seconds") == 2
+        assert value(api, "oakum_limit_lost_ratio") == 0.5
 
 
 def expressions() -> Iterator[str]:

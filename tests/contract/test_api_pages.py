@@ -13,6 +13,7 @@ from sqlalchemy import Engine, event
 
 from api_under_test import ApiUnderTest, problem_of
 from cells import each
+from oakum_client.rest.client import OakumClient
 from oakum_service.control.usage import complete_hours, usage_since
 from oakum_service.db.engine import open_readers
 from oakum_service.db.models.cluster import ForegroundStart, NodeInterval
@@ -87,6 +88,13 @@ def test_trainers_of_one_user_or_one_state(api: ApiUnderTest) -> None:
     assert len(api.viewer.get("/v1/trainers?state=waiting").json()["trainers"]) == 1
 
 
+def test_live_trainers_alone_are_one_answer(api: ApiUnderTest) -> None:
+    end_trainers(api, 4)
+    for user, states in (("", ["waiting"]), ("&user=ulla", ["waiting"]), ("&user=nobody", [])):
+        answer = api.viewer.get(f"/v1/trainers?live=true&limit=1{user}").json()
+        assert ([view["state"] for view in answer["trainers"]], answer["next"]) == (states, None), user
+
+
 @each("path", ["/v1/holes?before=", "/v1/trainers?before="])
 @each("before", ["yesterday", "1_", "-1_2", "1.0_2;", "9" * 400 + "_1"])
 def test_a_place_that_no_answer_has_named_is_refused(api: ApiUnderTest, path: str, before: str) -> None:
@@ -111,12 +119,10 @@ def test_a_timeline_of_too_much_begins_later_and_says_so(api: ApiUnderTest) -> N
 
 
 def test_the_client_reads_all_pages(api: ApiUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    from oakum_client.rest import client as module
-
     add_holes(api, [10.0 * number for number in range(1, 31)])
     ids = end_trainers(api, 5)
-    client = module.OakumClient(url="http://service.test", token="t")
-    monkeypatch.setattr(module, "_LONG_PAGE", 2)
+    client = OakumClient(url="http://service.test", token="t")
+    monkeypatch.setattr("oakum_client.rest.long_lists._LONG_PAGE", 2)
     monkeypatch.setattr(client._connection, "_http", api.viewer)
     monkeypatch.setattr(api.viewer, "get", _with_small_first_pages(api.viewer.get))
     assert [view.id for view in client.trainers().trainers] == ids

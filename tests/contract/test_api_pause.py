@@ -192,7 +192,7 @@ def test_the_epochs_of_a_paused_trainer_are_changed_and_the_change_is_kept(api: 
         assert session.get_one(Trainer, trainer).spec.epochs == 25
     events = api.viewer.get("/v1/events/recent").json()["events"]
     told = [event["message"] for event in events if event["kind"] == "trainer.changed"]
-    assert told == ["ulla changes {'epochs': 25}"]
+    assert told == ["ulla changes epochs to 25"]
     (entry,) = api.admin.get("/v1/audit", params={"action": "trainer.changed"}).json()["entries"]
     assert (entry["details"]["before"], entry["details"]["after"]) == ({"epochs": 10}, {"epochs": 25})
 
@@ -204,7 +204,7 @@ def test_epochs_are_changed_only_where_training_begins_again(api: ApiUnderTest) 
     trainer = paused_after(api, 3)
     assert "has finished 3 epochs: give at least 4" in refused(3)
     api.add_fragment(trainer)
-    assert "1 fragments of trainer 'digits' are still leaving" in refused(25)
+    assert "trainer 'digits' has 1 fragment still leaving" in refused(25)
     api.user.delete("/v1/trainers/digits/pause")
     assert "`oakum pause digits`, change it, `oakum unpause digits`" in refused(25)
     assert shown(api)["spec"]["epochs"] == 10

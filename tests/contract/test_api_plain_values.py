@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
-from api_under_test import SPEC, ApiUnderTest, problem_of, report
+from api_under_test import SPEC, ApiUnderTest, path_with, problem_of, report
 from cells import each
 from oakum_service.api.body_limit import STATE_PATH
 from oakum_service.control.observe import write_snapshot
@@ -30,10 +30,9 @@ TEXTS = ["1e309", "-1e309", "nan", "inf", "1e-300", str(2**63), str(-(2**63) - 1
 HOLE = "<here>"
 OF_AGENTS = "/v1/fragments/"
 STREAM = "/v1/events"
-PICTURE = "from_at=0&to_at=60&node=n1&columns=2&bands=2"
+PICTURE = "from_at=0&to_at=60&node=n1&columns=2&bands=2&find=x"
 """What the node history's routes have to be asked for."""
 DOCUMENT = openapi_document()
-SAMPLES = {"plan_id": "1", "job_id": "1", "token_id": "0" * 12, "name": "poll_s", "ref": "digits", "user": "ulla"}
 Operation = tuple[str, str, dict[str, Any]]
 
 
@@ -97,10 +96,7 @@ def bodies(path: str, described: dict[str, Any]) -> list[str]:
 
 def filled(path: str, value: str | None = None, name: str = "") -> str:
     """The path with a value for each of its parameters: `value` for that of this name."""
-    for parameter, example in SAMPLES.items():
-        given = example if value is None or parameter != name else quote(value, safe="", errors="surrogatepass")
-        path = path.replace(f"{{{parameter}}}", given)
-    return path
+    return path_with(path, {} if value is None else {name: quote(value, safe="", errors="surrogatepass")})
 
 
 def addresses(path: str, described: dict[str, Any], value: str) -> Iterator[str]:
@@ -179,7 +175,12 @@ def test_whatever_a_job_is_called_its_node_is_recorded(api: ApiUnderTest, databa
         for number, name in enumerate(names, 1)
     )
     nodes = tuple(SlurmNode(job.nodes, job.nodes, ("ALLOCATED",), ("main",)) for job in jobs)
-    state = SlurmState(time.time(), "22.05.8", nodes, jobs)
+    now = time.time()
+    waiting = (
+        SlurmJob(100, name, "mallory", "main", ("PENDING",), planned_nodes="n1", start_at=now + 60.0)
+        for name in names
+    )
+    state = SlurmState(now, "22.05.8", nodes, (*jobs, *waiting))
     snapshot = to_snapshot(state, OakumInstance("oakum", "ab12"), HolePolicy("main"), {})
     with api.sessions.begin() as session:
         write_snapshot(session, snapshot, None)

@@ -13,6 +13,7 @@ from oakum_worker.protocol import TrainingProgress
 
 CHANGES: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "change": ("PATCH", "/v1/trainers/digits", {"max_nodes": 7}),
+    "annotate": ("PATCH", "/v1/trainers/digits", {"add_tags": ["new"], "notes": "seen"}),
     "pause": ("PUT", "/v1/trainers/digits/pause", {"reason": "lunch"}),
     "unpause": ("DELETE", "/v1/trainers/digits/pause", None),
     "cancel": ("POST", "/v1/trainers/digits/cancel", None),

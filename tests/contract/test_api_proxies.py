@@ -11,7 +11,7 @@ from api_under_test import ApiUnderTest
 from cells import each
 from oakum_service.config import Settings
 from oakum_service.errors import ConfigurationError
-from oakum_service.server import http_config
+from oakum_service.http_server import http_config
 
 FORWARDED = {"X-Forwarded-For": "203.0.113.9", "X-Forwarded-Proto": "https", "X-Oakum-Dashboard": "1"}
 

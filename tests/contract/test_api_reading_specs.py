@@ -43,3 +43,20 @@ def test_yaml_and_json_become_fields(api: ApiUnderTest, text: str, spec: dict[st
 def test_what_is_no_spec_is_told(api: ApiUnderTest, text: str) -> None:
     status, detail = read(api, text)
     assert (status, str(detail).startswith("the spec: ")) == (400, True), detail
+
+
+@each(
+    ("text", "lines"),
+    [
+        (
+            "name: a\n\nbatch: 7\ncheckpoint:\n  evry_s: 9\n",
+            {"name": 1, "batch": 3, "checkpoint": 4, "checkpoint.evry_s": 5},
+        ),
+        ('{"name": "a",\n "notify": [{"email":\n "a@b"}]}', {"name": 1, "notify": 2, "notify.0.email": 2}),
+        ("curve: [[1, 100],\n [2, 190]]\n", {"curve": 1}),
+        ("a: {b: {c: {d: {e: 1}}}}", {"a": 1, "a.b": 1, "a.b.c": 1, "a.b.c.d": 1}),
+    ],
+)
+def test_each_field_is_told_with_its_line(api: ApiUnderTest, text: str, lines: dict[str, int]) -> None:
+    answer = api.user.post("/v1/trainers/read", json={"text": text})
+    assert answer.json()["lines"] == lines

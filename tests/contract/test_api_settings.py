@@ -39,7 +39,25 @@ def test_a_changed_setting_is_told_with_who_and_what_was_before(api: ApiUnderTes
     assert (entry["actor"], entry["details"]) == ("anna", {"before": "speedup", "after": "fair-share"})
     events = api.viewer.get("/v1/events/recent").json()["events"]
     told = [event["message"] for event in events if event["kind"] == "setting.changed"]
-    assert told == ["objective is fair-share now, it was speedup: changed by anna"]
+    assert told == ["is fair-share now, it was speedup: changed by anna"]
+
+
+def test_all_that_decides_plans_is_told(api: ApiUnderTest) -> None:
+    """`oakum replay --as` plans with it."""
+    change(api, "look_ahead_s", 90)
+    told = api.viewer.get("/v1/settings").json()["planning"]
+    assert told == {
+        "objective": "speedup", "look_ahead_s": 90.0, "groups": False, "user_cap": None, "milp_solver": "cbc",
+        "starvation_guard_s": 3600.0, "starvation_quantum_s": 600.0, "solver_limit_s": api.settings.solver_limit_s,
+        "stall_s": api.settings.stall_s, "start_up_s": api.settings.start_up_s,
+    }  # fmt: skip
+
+
+def test_costs_are_those_that_trainers_have_measured(api: ApiUnderTest) -> None:
+    for name, durations in (("a", {"grow": (1.0, 2.0, 3.0)}), ("b", {"grow": (4.0,), "start_up": (20.0,)})):
+        api.change_row(api.submit(name=name)["id"], durations=durations)
+    told = api.viewer.get("/v1/settings").json()["planning"]
+    assert (told["stall_s"], told["start_up_s"]) == (3.0, 20.0)
 
 
 def test_a_reset_brings_back_what_the_service_was_started_with(api: ApiUnderTest) -> None:

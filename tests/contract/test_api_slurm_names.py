@@ -67,7 +67,7 @@ def test_a_live_trainers_options_change_within_what_is_allowed_and_hold_for_late
     events = api.user.get("/v1/events/recent").json()["events"]
     told = [event["message"] for event in events if event["subject"] == field]
     keeps = "1 fragment that is there keeps what the job was submitted with"
-    assert f"ulla changes {{'slurm': {{'{field}': 'lower'}}}}; {keeps}" in told
+    assert f'ulla changes slurm.{field} to "lower"; {keeps}' in told
 
 
 def test_elsewhere_than_on_slurm_nothing_can_be_asked_for(api: ApiUnderTest) -> None:

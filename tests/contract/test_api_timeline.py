@@ -13,9 +13,12 @@ from oakum_service.control.retention import HISTORY_S
 from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import FragmentState
 from oakum_service.db.models.usage import UsageHour
+from oakum_service.documents.announcement import AnnouncedKind, Announcement, Announcements
 from oakum_service.documents.node import Node
+from oakum_service.node_history import search
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState
+from postgres_database import on_both_databases
 
 NAMES = ("n1", "n2", "n3")
 
@@ -88,6 +91,35 @@ def test_rows_are_of_the_nodes_and_the_window_that_were_asked_for(api: ApiUnderT
     assert rows(api, now, node=["other"])["stretches"]["node"] == []
 
 
+@on_both_databases
+def test_rows_tell_what_is_announced_where_the_window_goes_on_after_now(
+    api: ApiUnderTest, database: str | None
+) -> None:
+    now = time.time()
+    upkeep = Announcement(AnnouncedKind.RESERVATION, "upkeep", "maintenance", "n3", now - 60.0, now + 7200.0)
+    job = Announcement(AnnouncedKind.JOB, "81", "cfd", "n[1-2,9]", now + 300.0, None)
+    later = Announcement(AnnouncedKind.JOB, "82", "md", "n1", now + 4000.0, now + 5000.0)
+    announced = Announcements((upkeep, job, later), left_out=9_500)
+    with api.sessions.begin() as session:
+        nodes = (idle("n1"), idle("n2"), busy("n3"))
+        write_snapshot(session, Snapshot(now, nodes, (), announced=announced), None)
+    forms: list[dict[str, float]] = [{}, {"changed_after": now - 1.0}]
+    for asked in forms:
+        document = rows(api, now, to_at=now + 3600.0, **asked)
+        columns = document["announced"]
+        assert [(row["node"], row["kind"], row["name"], row["title"]) for row in told(columns)] == [
+            (0, "job", "81", "cfd"),
+            (1, "job", "81", "cfd"),
+            (2, "reservation", "upkeep", "maintenance"),
+        ]
+        assert columns["start_s"] == pytest.approx([500.0, 500.0, 140.0], abs=0.01)
+        assert columns["end_s"] == [None, None, pytest.approx(7400.0, abs=0.01)]
+        assert (document["announced_from_at"], document["announced_left_out"]) == (now - 60.0, 9_500)
+        assert document["to_at"] <= time.time()
+    past = rows(api, now, to_at=now - 10.0)
+    assert (past["announced"]["node"], past["announced_from_at"]) == ([], now - 60.0)
+
+
 def test_a_difference_has_what_began_or_ended_since(api: ApiUnderTest, now: float) -> None:
     document = rows(api, now, changed_after=now - 45.0)
     assert document["is_difference"]
@@ -123,11 +155,11 @@ def test_what_is_shorter_than_a_pixel_is_merged(api: ApiUnderTest, now: float) -
         {"from_at": 1e11, "to_at": 1e11},
     ],
 )
-@pytest.mark.parametrize("path", ["rows", "occupancy"])
+@pytest.mark.parametrize("path", ["rows", "nodes", "occupancy"])
 def test_a_window_that_cannot_be_shown_is_refused(
     api: ApiUnderTest, now: float, path: str, asked: dict[str, float]
 ) -> None:
-    answer = api.viewer.get(f"/v1/timeline/{path}", params={"node": "n1", **asked})
+    answer = api.viewer.get(f"/v1/timeline/{path}", params={"node": "n1", "find": "x", **asked})
     assert answer.status_code == 400, answer.text
     assert "ask for 1 s to 31 days" in answer.json()["detail"]
 
@@ -139,6 +171,8 @@ def test_a_window_that_cannot_be_shown_is_refused(
         ("rows", "resolution_s", -1),
         ("rows", "changed_after", "inf"),
         ("rows", "from_at", "nan"),
+        ("nodes", "find", ""),
+        ("nodes", "find", "x" * 256),
         ("occupancy", "columns", 0),
         ("occupancy", "columns", 2001),
         ("occupancy", "bands", 501),
@@ -152,6 +186,56 @@ def test_what_is_out_of_bounds_is_refused(
     answer = api.viewer.get(f"/v1/timeline/{path}", params=asked)
     assert answer.status_code == 422
     assert answer.json()["errors"][0].startswith(f"query.{name}: ")
+
+
+@on_both_databases
+def test_a_search_finds_what_ran_in_the_window_and_not_who_is_there_now(
+    api: ApiUnderTest, database: str | None
+) -> None:
+    now = time.time()
+    trainer = api.submit(max_nodes=4)["id"]
+    times = {"launched_at": now - 900.0, "training_at": now - 890.0, "ended_at": now - 800.0}
+    api.add_fragment(trainer, "n1", state=FragmentState.ENDED, cause="preempted", **times)
+    api.add_fragment(trainer, "n2", launched_at=now - 30.0)
+    with api.sessions.begin() as session:
+        write_snapshot(
+            session, Snapshot(now - 40.0, (idle("n1"), idle("n2"), busy("n3"), idle("n4")), (), ()), None
+        )
+        for node, job, name, end_at in (("n4", "77", "100%_cfd", now - 700.0), ("n1", "78", "mdx", now - 20.0)):
+            began = {"start_at": now - 950.0, "end_at": end_at}
+            session.add(NodeInterval(node=node, state="foreground", job=job, job_name=name, **began))
+
+    def found(text: str, from_at: float, to_at: float) -> list[str]:
+        asked = {"from_at": from_at, "to_at": to_at, "find": text}
+        answer = api.viewer.get("/v1/timeline/nodes", params=asked)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["is_complete"]
+        return list(answer.json()["nodes"])
+
+    long_ago, lately = (now - 1000.0, now - 600.0), (now - 60.0, now)
+    user = api.viewer.get(f"/v1/trainers/{trainer}").json()["user"]
+    assert found("digit", *long_ago) == found(user, *long_ago) == ["n1"]
+    assert found("DIGITS", *lately) == ["n2"]
+    assert found("77", *long_ago) == found("0%_C", *long_ago) == ["n4"]
+    assert found("mdx", *long_ago) == found("mdx", *lately) == ["n1"]
+    assert found("77", *lately) == found("0__c", *long_ago) == found("cfd", now - 60.0, now - 50.0) == []
+    assert found("cfd", *lately) == ["n3"]
+    assert found("N", *long_ago) == ["n1", "n2", "n3", "n4"]
+
+
+def test_a_search_through_too_much_says_so_and_finds_what_ended_last(
+    api: ApiUnderTest, now: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "MOST_SEARCHED", 5)
+    with api.sessions.begin() as session:
+        for number in range(8):
+            times = {"start_at": now - 3000.0, "end_at": now - 2900.0 + number}
+            node = f"n{1 + number // 5}"
+            session.add(NodeInterval(node=node, state="foreground", job=f"long-{number}", job_name="x", **times))
+    asked = {"from_at": now - 3100.0, "to_at": now - 2800.0, "find": "long-0"}
+    assert not api.viewer.get("/v1/timeline/nodes", params=asked).json()["is_complete"]
+    assert api.viewer.get("/v1/timeline/nodes", params=asked).json()["nodes"] == []
+    assert api.viewer.get("/v1/timeline/nodes", params=asked | {"find": "long-7"}).json()["nodes"] == ["n2"]
 
 
 def occupancy(api: ApiUnderTest, **asked: Any) -> Any:

@@ -273,6 +273,7 @@ def test_the_explanation_of_a_size(scene: Scene) -> None:
         "reason": "Trains on 2 nodes: no other node is idle.",
         "condition": "",
         "plan": 1,
+        "look_ahead_reason": "",
     }
 
 
@@ -288,6 +289,7 @@ def test_the_explanation_where_no_plan_has_one(api: ApiUnderTest) -> None:
         "reason": "Waits: no plan has considered it yet.",
         "condition": "",
         "plan": None,
+        "look_ahead_reason": "",
     }
     api.change_row(trainer, state=TrainerState.FAILED, message="out of memory")
     reason = api.viewer.get("/v1/trainers/digits/explain").json()["reason"]

@@ -29,6 +29,8 @@ _INSTRUCTIONS = 100
 """Counted at once."""
 _SLACK = 20
 """Such counts by which an answer may differ by chance, as pages of an index do."""
+_NEWEST = {"/v1/forecast?": 500}
+"""Rows that a path reads of those that have ended, however many there are."""
 
 
 class CountedApi:
@@ -118,7 +120,7 @@ def test_no_answer_takes_longer_for_what_has_ended_long_ago(
     grown = {}
     for path in paths(short.api, short.scene.now):
         before, after = short.cost(path), long.cost(path)
-        if after > before * 1.3 + _SLACK:
+        if after > before * 1.3 + _SLACK + _NEWEST.get(path, 0):
             grown[path] = f"{before} -> {after}"
     assert not grown
 

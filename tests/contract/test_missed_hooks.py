@@ -63,7 +63,7 @@ def see(api: ApiUnderTest, job: int, ago_s: float, *heard: HookKind, after: str 
 
 def told(api: ApiUnderTest) -> str | None:
     """What /readyz says of the hooks."""
-    api.app.state.hook_desks["slurm"].watch = HookWatch(api.context.readers)
+    api.app.state.hook_intakes["slurm"].watch = HookWatch(api.context.readers)
     (check,) = [check for check in api.anonymous.get("/readyz").json()["checks"] if check["name"] == "hooks"]
     return check["detail"]
 

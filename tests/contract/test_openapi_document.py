@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 
 from api_under_test import SPEC, ApiUnderTest
 from cells import each
+from oakum_service import api as api_package
+from oakum_service.app import routed_app
 from openapi_document import openapi_document
 
 COMMITTED = Path(__file__).resolve().parents[2] / "docs" / "openapi.json"
@@ -22,6 +25,27 @@ def test_the_committed_document_is_the_code_s_and_the_service_answers_with_it(ap
     assert committed == openapi_document(), "the REST API has changed: run `make openapi` and read the difference"
     served = api.admin.get("/openapi.json").json()
     assert {**served, "info": committed["info"]} == committed
+
+
+def test_a_module_with_a_router_serves_its_routes_without_being_named_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = """
+from fastapi import APIRouter
+
+router = APIRouter(prefix="/v1/announcements")
+
+
+@router.get("")
+def list_announcements() -> list[str]:
+    return []
+"""
+    (tmp_path / "announcements.py").write_text(source, encoding="utf-8")
+    monkeypatch.setattr(api_package, "__path__", [*api_package.__path__, str(tmp_path)])
+    try:
+        assert "/v1/announcements" in routed_app().openapi()["paths"]
+    finally:
+        sys.modules.pop("oakum_service.api.announcements", None)
 
 
 ANSWERS: list[tuple[int, str, str, dict[str, Any]]] = [

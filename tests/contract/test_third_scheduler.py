@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 import openpbs
 from api_under_test import SPEC, ApiUnderTest, problem_of
 from controlled import controlled
+from oakum_client.cli.error_lines import error_lines
+from oakum_client.cli.serve import serve
 from oakum_service.config import Settings
+from oakum_service.control.setbacks import last_words
 from oakum_service.errors import ConfigurationError
-from oakum_service.scheduler_table import SCHEDULERS, SchedulerKind
+from oakum_service.scheduler_table import SCHEDULERS, SchedulerKind, scheduler_names
 from oakum_service.schedulers.opening import entry_of, open_scheduler
 from oakum_service.schedulers.port import Scheduler
 from oakum_service.states import NodeState
@@ -24,7 +29,8 @@ ANSWER = Path(openpbs.__file__).with_name("pbsnodes.json")
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Settings, Scheduler]:
     """What a service with that line has, in whose configuration file the scheduler has a table."""
-    monkeypatch.setitem(SCHEDULERS, "pbs", SchedulerKind("openpbs.entry:PbsEntry"))
+    kind = SchedulerKind("openpbs.entry:PbsEntry", launcher_lines=("pbs_mom: ",), ending_lines=("pbs_mom: ended",))
+    monkeypatch.setitem(SCHEDULERS, "pbs", kind)
     file = tmp_path / "oakum.toml"
     file.write_text(f'scheduler = "pbs"\n[pbs]\npbsnodes = "cat {ANSWER}"\n', encoding="utf-8")
     with monkeypatch.context() as starting:
@@ -78,7 +84,19 @@ def test_what_it_cannot_do_is_refused_or_left_out(on_pbs: ApiUnderTest, settings
 
 
 def test_a_name_that_is_not_in_the_table_is_told_with_those_that_are(settings: Settings) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"OAKUM_SCHEDULER is 'oar': expected 'local' or 'slurm' or 'pbs'"
-    ):
+    assert scheduler_names().endswith(" or 'pbs'")
+    with pytest.raises(ConfigurationError, match=re.escape(f"SCHEDULER is 'oar': expected {scheduler_names()}")):
         Settings(scheduler="oar")
+
+
+@pytest.mark.usefixtures("opened")
+def test_what_it_writes_into_a_fragments_log_is_not_taken_for_what_users_code_wrote() -> None:
+    log = ["ValueError: no data", "pbs_mom: error: sister node gone", "pbs_mom: ended with an error"]
+    assert last_words(log).text == "pbs_mom: error: sister node gone"
+    assert last_words(log[::2]).text == "ValueError: no data"
+    assert error_lines([f"n1 | {line}" for line in log]) == ["n1 | ValueError: no data"]
+
+
+def test_the_help_of_serve_names_what_is_in_the_table() -> None:
+    told = get_type_hints(serve, include_extras=True)["scheduler"].__metadata__[0].help
+    assert [name for name in SCHEDULERS if repr(name) not in told] == []

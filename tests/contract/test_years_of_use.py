@@ -29,6 +29,8 @@ def test_no_route_takes_long_after_years_of_use(empty_database: Path, tmp_path: 
         *paths(api, now),
         f"/v1/timeline/rows?{month}&node=n1&node=n2&node=n3",
         f"/v1/timeline/occupancy?{month}&columns=2000&bands=500",
+        f"/v1/timeline/nodes?{month}&find=ended",
+        f"/v1/timeline/nodes?from_at={now - 60 * 86400}&to_at={now - 40 * 86400}&find=nothing",
         "/v1/timeline?since_s=604800&limit=200000",
     ]
     taken_s = dict.fromkeys(asked, 60.0)

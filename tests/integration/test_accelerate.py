@@ -74,7 +74,7 @@ def test_a_script_that_leaves_its_loop_ends_training_when_it_ends(tmp_path: Path
 
     run_script(spec(workdir=str(tmp_path)), RankHost(spec(), begin, lambda: None))
     assert left[0].finished
-    assert left[0].epoch == 2
+    assert left[0].progress.epoch == 2
 
 
 def test_what_is_for_the_main_process_runs_on_the_first_rank_alone(

@@ -41,12 +41,13 @@ def test_losses_best_checkpoint_and_last_step_are_those_of_one_process(
 ) -> None:
     alone = evaluated_loop(epochs=12)
     losses, errors = train_alone(alone)
-    assert alone.best is not None
-    assert alone.best.step > 6
+    expected = alone.evaluations.best
+    assert expected is not None
+    assert expected.step > 6
     acts = (
         Act((0, 1), until=3),
         Act((0, 1, 2, 3), until=5, dies=(1,)),
-        Act((0, 2), until=alone.best.step + 1),
+        Act((0, 2), until=expected.step + 1),
         Act((2, 3, 0), until=10**6),
     )
     fields = {"parallel": parallel, "epochs": 12, "evaluate": EVALUATE, "checkpoint": {"hot_every_steps": 2}}
@@ -60,8 +61,11 @@ def test_losses_best_checkpoint_and_last_step_are_those_of_one_process(
 
     best = read_best(tmp_path)
     assert best is not None
-    assert (best.step, best.value) == (alone.best.step, pytest.approx(alone.best.value, rel=1e-9))
-    kept = {f"step-{alone.best.step}", f"step-{alone.step_count}"}
+    assert (best.step, best.value) == (
+        expected.step,
+        pytest.approx(expected.value, rel=1e-9),
+    )
+    kept = {f"step-{expected.step}", f"step-{alone.step_count}"}
     assert kept <= {path.name for path in tmp_path.iterdir()}
     model = build_model()
     assert load_weights(tmp_path / f"step-{best.step}", model) == best.step

@@ -1,7 +1,7 @@
 """README.md and the pages in docs, followed to the letter: every block of commands runs, in a folder of its own.
 
 Blocks that need root, Slurm or half an hour are marked in their first line (`sh check: ...`) and looked up in
-`tests/unit/service/test_documented_commands.py`.
+`tests/unit/client/test_documented_commands.py`.
 """
 
 from __future__ import annotations

@@ -89,8 +89,9 @@ def test_a_name_is_taken_once() -> None:
 
 
 def test_through_the_real_service_it_is_rescaled_and_killed_and_ends_as_one_process_does(
-    shared_service: RunningService, tmp_path: Path
+    shared_service: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.syspath_prepend(TASKS)  # the task alone is built here, where no agent has its folders
     gate = tmp_path / "gate"
     spec = small_spec(
         NAME,

@@ -92,35 +92,35 @@ run_fragment(*sys.argv[1:])
 @pytest.mark.parametrize(
     ("array", "node", "told"),
     [
-        (False, "n2", "n1 10.0.0.1"),
-        (True, "n2", "n2 10.0.0.2"),
-        (True, "n1", "n1 10.0.0.1"),
-        (True, "n3", "n3 n3"),  # one that joined the partition a moment ago
+        ({}, {"SLURMD_NODENAME": "n2"}, "n2 10.0.0.2"),
+        ({}, {"SLURMD_NODENAME": "n1"}, "n1 10.0.0.1"),
+        ({}, {"SLURMD_NODENAME": "n3"}, "n3 n3"),  # one that joined the partition a moment ago
+        ({"node_variable": "OTHER_HOST"}, {"OTHER_HOST": "n2"}, "n2 10.0.0.2"),  # another scheduler than Slurm
+        (None, {"SLURMD_NODENAME": "n2"}, "n1 10.0.0.1"),
     ],
 )
 def test_the_agent_of_an_arrays_task_is_told_the_node_that_the_scheduler_chose(
-    tmp_path: Path, array: bool, node: str, told: str
+    tmp_path: Path, array: dict[str, str] | None, node: dict[str, str], told: str
 ) -> None:
     write_config(tmp_path / "f1", fragment_config(tmp_path))
     array_file = tmp_path / "array.json"
     addresses = {"n1": "10.0.0.1", "n2": "10.0.0.2"}
-    array_file.write_text(
-        FragmentArray(fragments=("f1", "f2"), addresses=addresses).model_dump_json(), encoding="utf-8"
-    )
-    arguments = [str(tmp_path / "f1"), *([str(array_file)] if array else [])]
+    written = FragmentArray(fragments=("f1", "f2"), addresses=addresses, **(array or {}))
+    array_file.write_text(written.model_dump_json(), encoding="utf-8")
+    arguments = [str(tmp_path / "f1"), *([] if array is None else [str(array_file)])]
     done = subprocess.run(
         [sys.executable, "-c", _AGENT, *arguments],
         capture_output=True,
         timeout=DEADLINE_S,
         check=False,
         text=True,
-        env=os.environ | {"SLURMD_NODENAME": node},
+        env=os.environ | node,
     )
     assert (done.returncode, done.stderr) == (0, "")
     ranks_waited, *given = done.stdout.splitlines()
     assert given == [told, "True"]
     # Ranks take long to import what they need, and begin before the agent does. An array's config is made first.
-    assert ranks_waited == str(array)
+    assert ranks_waited == str(array is not None)
     assert (tmp_path / "f1" / CONFIG_NAME).stat().st_mode & 0o777 == 0o600
 
 
@@ -228,7 +228,7 @@ def start_a_fork_server(folder: Path) -> None:
 
 
 def start_a_try(folder: Path) -> None:
-    process = trying._start(["--help"])
+    process = trying._start_worker(["--help"])
     assert process.wait(DEADLINE_S) == 0
     for stream in (process.stdin, process.stdout, process.stderr):
         assert stream is not None

@@ -56,10 +56,10 @@ def test_ranks_come_and_go_with_the_losses_of_an_undisturbed_run(tmp_path: Path,
         DurableCheckpoints(tmp_path, keep=2),
         TrainingLoop(build_chain_task(), build_spec(**OPTIONS)),
     )
-    state, newest = loop.state_dict(), checkpoints.newest()
+    state, newest = loop.state.state_dict(), checkpoints.newest()
     assert newest is not None
     checkpoints.load(newest, state)
-    loop.load_state_dict(state)
+    loop.state.load_state_dict(state)
     assert (loop.step_count, loop.step().loss) == (7, alone[8])
 
 
@@ -70,7 +70,7 @@ def test_a_replicated_trainers_checkpoint_is_taken_up_and_a_lost_rank_is_replace
     loop = TrainingLoop(build_chain_task(), build_spec(**OPTIONS))
     for _ in range(2):
         loop.step()
-    DurableCheckpoints(tmp_path, keep=2).save(loop.state_dict(), 2)
+    DurableCheckpoints(tmp_path, keep=2).save(loop.state.state_dict(), 2)
     acts = (Act(ALL, until=5, dies=(2,)), Act((0, 1, 3, 6, 4), until=STEPS))
     outcomes = train(tmp_path, *acts, grid={"line": 2})
     assert outcomes[2] is None
@@ -92,4 +92,4 @@ def test_without_likes_they_come_from_a_neighbours_copy_and_rank_0_evaluates(
     assert survivor.origins == ["scratch", "memory"]
     for _ in range(7):
         loop.step()
-    assert survivor.metrics == {7: pytest.approx(loop.evaluate(), rel=1e-9)}
+    assert survivor.metrics == {7: pytest.approx(loop.evaluations.run(), rel=1e-9)}

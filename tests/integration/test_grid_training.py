@@ -69,17 +69,17 @@ def write_checkpoint(folder: Path, after_steps: int) -> None:
     loop = TrainingLoop(build_words_task(), build_spec(**OPTIONS))
     for _ in range(after_steps):
         loop.step()
-    DurableCheckpoints(folder, keep=2).save(loop.state_dict(), after_steps)
+    DurableCheckpoints(folder, keep=2).save(loop.state.state_dict(), after_steps)
 
 
 def begun_from_checkpoint(folder: Path) -> TrainingLoop:
     """A replicated trainer with the state of the newest checkpoint."""
     checkpoints = DurableCheckpoints(folder, keep=2)
     loop = TrainingLoop(build_words_task(), build_spec(**OPTIONS))
-    state, newest = loop.state_dict(), checkpoints.newest()
+    state, newest = loop.state.state_dict(), checkpoints.newest()
     assert newest is not None
     checkpoints.load(newest, state)
-    loop.load_state_dict(state)
+    loop.state.load_state_dict(state)
     return loop
 
 
@@ -149,4 +149,4 @@ def test_the_whole_model_is_evaluated_on_rank_0(tmp_path: Path) -> None:
     outcomes = play(Script(script.acts, script.folder, script.task, grid(square=2), measured=False))
     found = [outcome.metrics for outcome in outcomes if outcome is not None]
     assert found[1:] == [{}] * 4
-    assert found[0] == {7: pytest.approx(loop.evaluate(), rel=1e-9)}
+    assert found[0] == {7: pytest.approx(loop.evaluations.run(), rel=1e-9)}

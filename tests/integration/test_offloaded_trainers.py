@@ -124,7 +124,7 @@ def test_a_trainers_state_moves_to_another_process() -> None:
     for _ in range(3):
         first.step()
     other = TrainingLoop(build_task(OffloadedAdamW, bucket_elements=20), build_spec())
-    other.load_state_dict(copy.deepcopy(first.state_dict()))
+    other.state.load_state_dict(copy.deepcopy(first.state.state_dict()))
     assert digest(other) == digest(first)
     assert [other.step().loss for _ in range(3)] == [first.step().loss for _ in range(3)]
 
@@ -136,7 +136,7 @@ def test_moments_do_not_pass_through_the_parameters_device() -> None:
         task = build_task(OffloadedAdamW)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*meta parameter")
-        state.restore(task, loop.state_dict(), {})
+        state.restore(task, loop.state.state_dict(), {})
     for parameter, theirs in zip(task.model.parameters(), loop.task.model.parameters(), strict=True):
         moments = task.optimizer.state[parameter]
         assert torch.equal(moments["exp_avg"], loop.task.optimizer.state[theirs]["exp_avg"])
@@ -210,7 +210,7 @@ def play(acts: tuple[Act, ...], folder: Path, **changes: Any) -> tuple[dict[int,
 
 
 def _keeper(loop: TrainingLoop, checkpoints: DurableCheckpoints, around: Around) -> SplitStateKeeper:
-    keeper = loop.assembly.make_keeper(KeeperContext(loop, loop._spec, checkpoints, around))
+    keeper = loop.assembly.make_keeper(KeeperContext(loop.state, loop._spec, checkpoints, around))
     assert isinstance(keeper, SplitStateKeeper)
     return keeper
 

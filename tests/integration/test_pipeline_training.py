@@ -170,7 +170,7 @@ def test_rank_0_evaluates_the_whole_model_and_gives_the_other_layers_back(tmp_pa
     for step in range(1, ends[1] + 1):
         alone.step()
         if step in ends:
-            expected[step] = {name: pytest.approx(value) for name, value in alone.evaluate().items()}
+            expected[step] = {name: pytest.approx(value) for name, value in alone.evaluations.run().items()}
     assert outcomes[0] is not None
     assert outcomes[0].metrics == expected
     assert_undisturbed(outcomes, build_evaluated_task, ends[1])

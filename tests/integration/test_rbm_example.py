@@ -38,8 +38,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the stack's checkpoints. The tests that need it are a group, so that it is trained once."""
     folder = tmp_path_factory.mktemp("stack")
     loop = trained(spec_of("rbm-digits"))
-    assert loop.evaluate()["reconstruction_mse"] < 0.05
-    DurableCheckpoints(folder, keep=1).save(loop.state_dict(), loop.step_count)
+    assert loop.evaluations.run()["reconstruction_mse"] < 0.05
+    DurableCheckpoints(folder, keep=1).save(loop.state.state_dict(), loop.step_count)
     return folder
 
 
@@ -52,7 +52,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_fine_tuning_from_the_stack_reaches_its_floor(name: str, metric: str, stack: Path) -> None:
-    found = trained(spec_of(name, begin_from=str(stack))).evaluate()[metric]
+    found = trained(spec_of(name, begin_from=str(stack))).evaluations.run()[metric]
     assert found >= LEAST_ACCURACY if metric == "accuracy" else found <= MOST_ERROR
 
 

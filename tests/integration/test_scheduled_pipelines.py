@@ -11,6 +11,7 @@ import torch
 
 from oakum_worker.parallel.pipeline.operations import COMPUTATIONS
 from oakum_worker.parallel.pipeline.schedules import build
+from oakum_worker.schedule_table import NAMES
 from pipeline_ranks import (
     DROPPING,
     Outcome,
@@ -60,23 +61,28 @@ def assert_same(made: list[Outcome], expected: Outcome, what: str, atol: float) 
 BY_TWO = replace(DROPPING, sizes=(2,) * 4)
 
 
-@pytest.mark.parametrize(
-    ("name", "training", "num_replicas"),
-    [
-        ("gpipe-4", BY_TWO, 1),
-        ("1f1b-4", BY_TWO, 1),
-        pytest.param("1f1b-8", BY_TWO, 1, marks=pytest.mark.soak),
-        ("interleaved-4", BY_TWO, 1),
-        ("zero-bubble-4", BY_TWO, 1),
-        ("zero-bubble-v-2", BY_TWO, 1),
-        ("chimera-4-concatenation", DROPPING, 1),
-        pytest.param("chimera-4-forward-doubling", DROPPING, 1, marks=pytest.mark.soak),
-        pytest.param("chimera-4-backward-halving", DROPPING, 1, marks=pytest.mark.soak),
-        pytest.param("chimera-8-in-4-pipes", BY_TWO, 1, marks=pytest.mark.soak),
-        pytest.param("gpipe-2", BY_TWO, 4, marks=pytest.mark.soak),
-        ("chimera-2", DROPPING, 4),
-    ],
-)
+TWENTY_STEPS: list[Any] = [
+    pytest.param("gpipe-4", BY_TWO, 1),
+    pytest.param("1f1b-4", BY_TWO, 1),
+    pytest.param("1f1b-8", BY_TWO, 1, marks=pytest.mark.soak),
+    pytest.param("interleaved-4", BY_TWO, 1),
+    pytest.param("zero-bubble-4", BY_TWO, 1),
+    pytest.param("zero-bubble-v-2", BY_TWO, 1),
+    pytest.param("chimera-4-concatenation", DROPPING, 1),
+    pytest.param("chimera-4-forward-doubling", DROPPING, 1, marks=pytest.mark.soak),
+    pytest.param("chimera-4-backward-halving", DROPPING, 1, marks=pytest.mark.soak),
+    pytest.param("chimera-8-in-4-pipes", BY_TWO, 1, marks=pytest.mark.soak),
+    pytest.param("gpipe-2", BY_TWO, 4, marks=pytest.mark.soak),
+    pytest.param("chimera-2", DROPPING, 4),
+]
+"""Name in `SCHEDULES`, training, number of replicas."""
+
+
+def test_no_schedule_is_left_out() -> None:
+    assert {SCHEDULES[case.values[0]][1] for case in TWENTY_STEPS} == {*NAMES}
+
+
+@pytest.mark.parametrize(("name", "training", "num_replicas"), TWENTY_STEPS)
 def test_twenty_steps_with_dropout_make_the_weights_of_a_single_process(
     name: str, training: Training, num_replicas: int
 ) -> None:

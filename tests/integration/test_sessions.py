@@ -119,7 +119,7 @@ def test_each_sample_is_learnt_from_once_per_epoch() -> None:
     def body(session: Any, batch: Any, rank: Rank | None, model: nn.Module) -> None:
         if rank is not None:
             rank.may_die()
-        counts = session._open.num_counted
+        counts = session._steps.iteration.num_counted
         if fit(session, batch, model) and counts:
             learnt.update(numbers[sample[0].item()] for sample in batch[0])
 
@@ -226,7 +226,7 @@ def _replaced(session: Any, batch: Any, rank: Any, model: nn.Module) -> None:
 
 def _own_step(session: Any, batch: Any, rank: Any, model: nn.Module) -> None:
     session.backward(model(batch[0]).mean())
-    session._optimizer.members[0].step()
+    session._steps.optimizer.members[0].step()
 
 
 def _again(session: Any, batch: Any, rank: Any, model: nn.Module) -> None:

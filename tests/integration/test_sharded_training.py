@@ -15,7 +15,7 @@ from cells import each
 from chained_task import build_chained_task, build_idle_task
 from gathering_tasks import build_gathering_task, contrastive_loss_alone
 from oakum_worker.checkpoint.durable import DurableCheckpoints
-from oakum_worker.parallel.gradient_look import told_of_lacking_gradients
+from oakum_worker.parallel.gradient_look import describe_lacking_gradients
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
 from sharded_ranks import Act, Outcome, Script, play
@@ -121,8 +121,8 @@ def test_a_chain_as_loss_and_in_the_evaluation_follows_the_model_through_generat
     losses, errors = {}, {}
     for step in range(1, STEPS + 1):
         losses[step] = pytest.approx(loop.step().loss, rel=1e-9)
-        if loop.evaluation_due:
-            errors[step] = {"error": pytest.approx(loop.evaluate()["error"], rel=1e-9)}
+        if loop.evaluations.is_due:
+            errors[step] = {"error": pytest.approx(loop.evaluations.run()["error"], rel=1e-9)}
     acts = (Act((0, 1), until=3), Act((1,), until=5), Act((1, 0), until=STEPS))
     outcomes = play(Script(acts, str(tmp_path), task=build_chained_task))
     assert losses_of(outcomes) == losses
@@ -141,7 +141,7 @@ def test_ranks_name_what_got_no_gradient_of_what_they_hold(
     idle = [f"{layer}.idle.{name}" for layer in (0, 2) for name in ("weight", "bias")]
     held = [idle[:2], idle[2:]] if "pipeline" in parallel else [idle, idle]
     told = [outcome.told for outcome in play(script) if outcome is not None]
-    assert told == [[told_of_lacking_gradients(names)] for names in held]
+    assert told == [[describe_lacking_gradients(names)] for names in held]
 
 
 def test_an_optimizer_with_state_of_its_own_shapes_follows_ranks_that_trade_places(tmp_path: Path) -> None:
@@ -221,18 +221,18 @@ def test_a_checkpoint_of_three_goes_on_with_two_with_one_and_without_sharding(tm
         assert survivor(outcomes).origins == ["checkpoint"]
         assert found | losses_of(outcomes) == expected
     loop, checkpoints = TrainingLoop(build_tied_task(), build_spec()), DurableCheckpoints(tmp_path / "none", 1)
-    state = loop.state_dict()
+    state = loop.state.state_dict()
     newest = checkpoints.newest()
     assert newest is not None
     checkpoints.load(newest, state)
-    loop.load_state_dict(state)
+    loop.state.load_state_dict(state)
     assert found | {step: loop.step().loss for step in range(6, STEPS + 1)} == expected
 
 
 def test_a_checkpoint_that_was_not_sharded_goes_on_with_two_ranks(tmp_path: Path) -> None:
     loop = TrainingLoop(build_tied_task(), build_spec())
     found = {step: loop.step().loss for step in range(1, 6)}
-    DurableCheckpoints(tmp_path, keep=1).save(loop.state_dict(), loop.step_count)
+    DurableCheckpoints(tmp_path, keep=1).save(loop.state.state_dict(), loop.step_count)
     outcomes = play(Script((Act((0, 1), until=STEPS),), str(tmp_path), task=build_tied_task))
     assert survivor(outcomes).origins == ["checkpoint"]
     assert found | losses_of(outcomes) == undisturbed(build_tied_task)

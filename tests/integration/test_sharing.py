@@ -22,5 +22,5 @@ def test_a_user_gets_no_more_than_the_cap_and_is_told_so(shared_service: Running
         for name in settings:
             client.reset_setting(name)
     assert (told.granted, told.why) == (2, "user_cap")
-    assert told.reason == "Trains on 2 nodes: local-admin's trainers have 2 of the 2 nodes that they may have."
+    assert told.reason == "Trains on 2 nodes: local-admin's trainers together have 2 nodes and may have at most 2."
     assert objective == settings["objective"]

@@ -110,7 +110,7 @@ def start(commands: Path) -> Iterator[Start]:
 
 def test_once_posts_one_state_and_ends(start: Start, receiver: Receiver) -> None:
     status, output, errors = start(receiver.url, "--once").finish()
-    assert (status, output, errors) == (0, "Posted 1 nodes and 0 jobs of Slurm 20.11.9.\n", "")
+    assert (status, output, errors) == (0, "Posted 1 node and 0 jobs of Slurm 20.11.9.\n", "")
     assert [node.name for node in receiver.states[0].nodes] == ["n1"]
     assert receiver.tokens == ["Bearer secret"]
 

@@ -61,7 +61,7 @@ def test_of_a_replicated_trainer(tmp_path: Path) -> None:
     loop = TrainingLoop(build_tied_task(), build_spec())
     for _ in range(STEPS):
         loop.step()
-    DurableCheckpoints(tmp_path, keep=1).save(loop.state_dict(), loop.step_count)
+    DurableCheckpoints(tmp_path, keep=1).save(loop.state.state_dict(), loop.step_count)
     model = as_documented(tmp_path, lambda: build_tied_task().model)
     assert_same(model, loop.task.model, 0.0)
 
@@ -89,7 +89,7 @@ def test_of_a_trainer_whose_ranks_each_have_a_part(
 
 def test_a_model_in_other_types_takes_them_too(tmp_path: Path) -> None:
     loop = TrainingLoop(build_tied_task(), build_spec())
-    DurableCheckpoints(tmp_path, keep=1).save(loop.state_dict(), 7)
+    DurableCheckpoints(tmp_path, keep=1).save(loop.state.state_dict(), 7)
     half = build_tied_task().model.half()
     assert load_weights(tmp_path / "step-7", half) == 7
     torch.testing.assert_close(half.blocks[0].weight, loop.task.model.blocks[0].weight.half())
@@ -97,7 +97,7 @@ def test_a_model_in_other_types_takes_them_too(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_named_and_the_model_stays(tmp_path: Path) -> None:
     loop = TrainingLoop(build_tied_task(), build_spec())
-    DurableCheckpoints(tmp_path, keep=1).save(loop.state_dict(), 1)
+    DurableCheckpoints(tmp_path, keep=1).save(loop.state.state_dict(), 1)
     other = nn.Linear(3, 2)
     before = other.weight.detach().clone()
     with pytest.raises(CheckpointError, match=r"do not fit the model \(.*weight is not in the"):
@@ -109,7 +109,7 @@ def test_without_a_whole_checkpoint_it_says_what_there_is(tmp_path: Path) -> Non
     with pytest.raises(CheckpointError, match="it has no checkpoint; `oakum show NAME` says where"):
         load_weights(tmp_path, nn.Linear(3, 2))
     loop = TrainingLoop(build_tied_task(), build_spec())
-    DurableCheckpoints(tmp_path, keep=1).save(loop.state_dict(), 1)
+    DurableCheckpoints(tmp_path, keep=1).save(loop.state.state_dict(), 1)
     (tmp_path / "step-1" / "state.json").write_text("{}")
     for folder in (tmp_path, tmp_path / "step-1"):
         with pytest.raises(CheckpointError, match=r"state.json"):

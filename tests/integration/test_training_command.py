@@ -61,7 +61,7 @@ def test_an_examples_spec_loads_and_has_the_steps_it_tells(name: str) -> None:
     told = re.search(r": ([\d,]+) steps", path.read_text())
     assert told is not None
     spec = read_spec(path)
-    assert TrainingLoop(load_task(spec), spec).total_steps == int(told[1].replace(",", ""))
+    assert TrainingLoop(load_task(spec), spec).progress.total_steps == int(told[1].replace(",", ""))
 
 
 def test_nodes_that_become_idle_are_worth_to_both_examples_what_their_specs_tell() -> None:

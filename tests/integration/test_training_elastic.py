@@ -63,14 +63,14 @@ def test_a_checkpoint_of_two_ranks_goes_on_with_three(tmp_path: Path) -> None:
     pair = [build_loop(epochs=EPOCHS) for _ in range(2)]
     losses = step_together(pair, 5)
     checkpoints = DurableCheckpoints(tmp_path, keep=1)
-    checkpoints.save(pair[0].state_dict(), pair[0].step_count)
+    checkpoints.save(pair[0].state.state_dict(), pair[0].step_count)
 
     trio = [build_loop(epochs=EPOCHS, seed=seed) for seed in (4, 5, 6)]
     newest = checkpoints.newest()
     assert newest is not None
-    state = trio[0].state_dict()
+    state = trio[0].state.state_dict()
     checkpoints.load(newest, state)
-    trio[0].load_state_dict(state)
+    trio[0].state.load_state_dict(state)
     losses += step_together(trio, STEPS - 5, share_from=0)
     assert_ended_alike(trio[2], losses)
 
@@ -82,7 +82,7 @@ def test_a_run_of_two_ranks_that_is_moved_to_two_others_ends_with_the_same_bits(
     step_together(left, 4)
     came = [build_loop(seed=seed) for seed in (7, 8)]
     for newcomer in came:
-        newcomer.load_state_dict(left[0].state_dict())
+        newcomer.state.load_state_dict(left[0].state.state_dict())
     step_together(came, 5)
     assert {digest(loop) for loop in stayed} == {digest(loop) for loop in came}
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from num_examples import scaled
-from oakum_solver.forecast import CohortForecast
+from oakum_solver.forecast import HoleForecast
 from oakum_solver.guard import StarvationGuard
 from oakum_solver.logs.holes import HoleLog
 from oakum_solver.problem import PlannedTrainer
@@ -40,7 +40,7 @@ Hole = tuple[int, float, float]
 def forecasts_from_the_first_hole_on() -> Iterator[None]:
     """So small a log would otherwise never teach the planner anything."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "CohortForecast", lambda: CohortForecast(default_s=200.0, least=1))
+        patch.setattr(engine, "HoleForecast", lambda: HoleForecast(default_s=200.0, least=1))
         yield
 
 

@@ -167,7 +167,7 @@ def test_unknown_fields_change_nothing(parser: str, more: dict[str, Any]) -> Non
 @given(st.lists(st.text(max_size=40).filter(lambda name: MARK not in name and "\r" not in name), max_size=4))
 def test_job_names_are_read_as_they_are(names: list[str]) -> None:
     lines = "".join(
-        f"{index}|{index}|N/A|ada|main|RUNNING|q|n{index}|(null)|1|5|6|7|N/A|None|{name}|{MARK}\n"
+        f"{index}|{index}|N/A|ada|main|RUNNING|q|n{index}|(null)|1|5|6|7|N/A|None|(null)|{name}|{MARK}\n"
         for index, name in enumerate(names)
     )
     read = text.read_jobs(lines.encode(), MARK, ORIGIN).values

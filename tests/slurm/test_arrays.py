@@ -103,7 +103,10 @@ def _its_tasks_are_known_by_the_nodes_they_got(service: SlurmService, client: Oa
     assert nodes_of_fragments(client) == nodes
     assert set(client.trainer("first").nodes) == set(nodes.values())
     _trains_on(client, "after the array has begun")
-    assert {line.partition(" | ")[0] for line in client.logs("first").lines} == set(nodes.values())
+    wait_until(
+        "each task has written to its log",
+        lambda: {line.partition(" | ")[0] for line in client.logs("first").lines} == set(nodes.values()),
+    )
 
 
 def _a_job_takes_one_tasks_node(slurm: SlurmSite, service: SlurmService, client: OakumClient) -> str:

@@ -240,7 +240,7 @@ def test_a_dry_run_plans_and_submits_nothing(slurm: SlurmSite, service: SlurmSer
     service.configure(OAKUM_DRY_RUN="true")
     client = service.start()
     client.submit(endless(max_nodes=2))
-    made = f"{_NAME} 2"
+    made = f"gives 2 nodes to {_NAME}"
     wait_until("it is planned", lambda: any(e.message == made for e in client.recent_events(50).events))
     assert len(client.plan().allocations[0].nodes) == 2
     assert client.cluster().dry_run

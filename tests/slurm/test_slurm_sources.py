@@ -11,6 +11,7 @@ import pytest
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import RequestTime
+from oakum_service.schedulers.slurm.announcements import announcements
 from oakum_service.schedulers.slurm.reading.jobs import has_ended
 from oakum_service.schedulers.slurm.reading.pushed_source import decode_state, encode_state
 from oakum_service.schedulers.slurm.reading.sources import open_source
@@ -237,6 +238,9 @@ def test_a_forecast_names_nodes_and_start(slurm: SlurmSite, monkeypatch: pytest.
     assert found.planned_nodes == "n[001-008]"
     # Backfill reckons in steps of its own resolution.
     assert found.start_at == pytest.approx(job(state, runner).end_at, abs=120.0)
+    (told,) = announcements(frozenset({"n001"}), state, state.jobs).soonest
+    assert (told.name, told.nodes, told.start_at) == (waiting, "n[001-008]", found.start_at)
+    assert told.end_at is not None
 
 
 def test_a_controller_that_is_down_is_an_error_and_its_return_is_not(

@@ -92,7 +92,7 @@ def test_one_is_killed_or_hangs_and_the_other_goes_on_with_the_fragment(
     generation = asked_first.trainer("elastic").generation
 
     one.kill()
-    assert "1 fragments adopted, 0 orphans" in wait_for_starts(asked_second, 2)[-1]
+    assert "1 fragment adopted, 0 orphans" in wait_for_starts(asked_second, 2)[-1]
     before = step_of(asked_second, "elastic")
     wait_until("it trains on", lambda: step_of(asked_second, "elastic") > before + 3)
     view = asked_second.trainer("elastic")
@@ -103,7 +103,7 @@ def test_one_is_killed_or_hangs_and_the_other_goes_on_with_the_fragment(
     assert announced(one) == other.url
     assert other.process is not None
     os.kill(other.process.pid, signal.SIGSTOP)
-    assert "1 fragments adopted, 0 orphans" in wait_for_starts(asked_first, 3)[-1]
+    assert "1 fragment adopted, 0 orphans" in wait_for_starts(asked_first, 3)[-1]
     os.kill(other.process.pid, signal.SIGCONT)
     wait_until("the other knows", lambda: other.says("another controller has taken over"))
     asked_second.cancel("elastic")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
 from oakum_client.rest.client import OakumClient
+
+Output = Callable[[], str]
+"""What has been printed since the last call."""
 
 
 def trainer(name: str = "digits", **changes: Any) -> dict[str, Any]:
@@ -69,7 +73,7 @@ POINT = {"at": 1_700_000_030.0, "step": 600, "nodes": 2, "loss": 0.125, "samples
 
 
 class Service:
-    """Answers from `documents` and remembers the requests."""
+    """Answers from `documents`, by the path with its query or without, and remembers the requests."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str]] = []
@@ -103,7 +107,7 @@ class Service:
         if request.content:
             self.bodies.append(json.loads(request.content))
             self._sent.append((asked, self.bodies[-1]))
-        document = self.documents.get(asked)
+        document = self.documents.get(self.requests[-1], self.documents.get(asked))
         if isinstance(document, list):
             document = document.pop(0) if len(document) > 1 else document[0]
         if isinstance(document, BaseException):
@@ -130,3 +134,15 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     for module in ("watch", "logs"):
         monkeypatch.setattr(f"oakum_client.cli.{module}._PERIOD_S", 0)
     return service
+
+
+@pytest.fixture
+def output(capsys: pytest.CaptureFixture[str]) -> Output:
+    return lambda: capsys.readouterr().out
+
+
+@pytest.fixture(autouse=True)
+def no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unset the terminal width that pytest's worker processes inherit although nothing is printed to a
+    terminal."""
+    monkeypatch.delenv("COLUMNS", raising=False)

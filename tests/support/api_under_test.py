@@ -6,6 +6,7 @@ import atexit
 import copy
 import functools
 import math
+import re
 import threading
 import time
 import uuid
@@ -251,6 +252,16 @@ class ApiUnderTest:
         with self.sessions.begin() as session:
             row = session.get(Report, fragment)
             return None if row is None else FragmentReport.model_validate(row.body)
+
+
+_SAMPLES = {"fragment_id": "f1", "name": "poll_s", "ref": "digits", "token_id": "0" * 12, "user": "ulla"}
+
+
+def path_with(path: str, given: Mapping[str, str] | None = None) -> str:
+    """A route's path with a value for each of its parameters: the given one, else one of the right form, which is
+    1 where nothing else is known."""
+    known = _SAMPLES | dict(given or {})
+    return re.sub(r"\{(\w+)\}", lambda found: known.get(found[1], "1"), path)
 
 
 def report(sequence: int = 1, phase: Phase = Phase.WARMING, **fields: object) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def expected_metrics(build: Callable[[], Task] = build_averaged_task) -> dict[in
     for step in range(1, STEPS + 1):
         loop.step()
         average.update_parameters(task.model)
-        if loop.evaluation_due:
+        if loop.evaluations.is_due:
             with torch.no_grad():
                 found[step] = evaluate(average.module)
     return found

@@ -79,9 +79,16 @@ class Page:
         self.server = server
 
     def open(self, token: str | None = TOKEN) -> None:
-        """Open a fresh tab's page, as the address that `serve` prints does."""
+        """Open a fresh tab's page, as the address that `serve` prints does; with a token, in a fresh browser."""
         self.driver.get("about:blank")
+        if token:
+            self.forget()
         self.driver.get(self.server.url + (f"#token={token}" if token else ""))
+
+    def forget(self) -> None:
+        """Let the browser forget what pages of the server have stored."""
+        stored = {"origin": self.server.url.rstrip("/"), "storageTypes": "local_storage"}
+        self.driver.execute_cdp_cmd("Storage.clearDataForOrigin", stored)  # type: ignore[attr-defined]
 
     def go(self, view: str = "") -> None:
         """Show a view of the open page by its address, which takes the last one's place in the tab's history.

@@ -43,7 +43,7 @@ class DigitNetworks:
 
     def save(self, role: DemoRole, loop: TrainingLoop) -> None:
         """Write the state as the role's checkpoint of this step."""
-        DurableCheckpoints(self.of(role), keep=2).save(loop.state_dict(), loop.step_count)
+        DurableCheckpoints(self.of(role), keep=2).save(loop.state.state_dict(), loop.step_count)
 
     def _spec(self, role: DemoRole) -> TrainerSpec:
         arguments = {} if role is DemoRole.STACK else {"begin_from": str(self.of(DemoRole.STACK))}

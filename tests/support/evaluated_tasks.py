@@ -51,8 +51,8 @@ def train_alone(loop: TrainingLoop) -> tuple[list[float], dict[int, float]]:
     losses, errors = [], {}
     while not loop.finished:
         losses.append(loop.step().loss)
-        if loop.evaluation_due:
-            metrics = loop.evaluate()
-            loop.record_evaluation(metrics)
+        if loop.evaluations.is_due:
+            metrics = loop.evaluations.run()
+            loop.evaluations.record(metrics)
             errors[loop.step_count] = metrics["error"]
     return losses, errors

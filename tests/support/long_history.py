@@ -29,6 +29,13 @@ def fill(api: ApiUnderTest, now: float, days: int, trainers_a_day: int = TRAINER
     ended = {name: f"t.{name} - {spacing_s} * n.i" for name in ("submitted_at", "started_at", "ended_at")}
     own = {"id": "'t-' || n.i", "name": "'ended-' || n.i"}
     repeat(api, "trainers", num, f"t.id = '{trainer}'", own | ended)
+    insert(
+        api,
+        "trainer_tags (trainer_id, tag, submitted_at)",
+        "t.id, 'often', t.submitted_at",
+        1,
+        ", trainers t WHERE substr(t.id, 1, 2) = 't-'",
+    )
     times = {name: f"t.{name} - {spacing_s / 7} * n.i" for name in ("launched_at", "training_at", "ended_at")}
     own = {"id": "'f-' || n.i", "trainer_id": "'t-' || (1 + (n.i - 1) / 7)", "node": "'n' || (1 + n.i % 3)"}
     repeat(api, "fragments", 7 * num, f"t.id = '{fragment}'", own | times)
@@ -91,9 +98,17 @@ def paths(api: ApiUnderTest, now: float) -> Iterator[str]:
         for place, value in _VALUES.items():
             own = own.replace(place, value)
         asked = {one["name"]: one["schema"] for one in operations["get"].get("parameters", ())}
-        needed = f"{window}&node=n1&" if "from_at" in asked else ""
+        needed = f"{window}&node=n1&find=e&" if "from_at" in asked else ""
         limits = (1, asked["limit"]["maximum"]) if "limit" in asked else (None,)
         for limit in limits:
             yield f"{own}?{needed}" + ("" if limit is None else f"limit={limit}")
-    for filters in ("state=failed", "state=finished", "user=nobody", "user=user", "user=user&state=failed"):
+    for filters in (
+        "state=failed",
+        "state=finished",
+        "user=nobody",
+        "user=user",
+        "user=user&state=failed",
+        "tag=often",
+        "tag=never",
+    ):
         yield f"/v1/trainers?{filters}&limit=1"

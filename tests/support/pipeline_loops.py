@@ -83,7 +83,7 @@ def _train(
     rank, num_ranks = group.rank(), group.size()
     around = _Around(dict(build().model.state_dict()) if rank == 0 else {})
     checkpoints = DurableCheckpoints(Path("/nowhere"), keep=1)
-    keeper = loop.assembly.make_keeper(KeeperContext(loop, spec, checkpoints, around))
+    keeper = loop.assembly.make_keeper(KeeperContext(loop.state, spec, checkpoints, around))
     loop.join(group, rank, num_ranks, subgroups=subgroups)
     keeper.begin(generation_of(num_ranks), rank)
     return [loop.step().loss for _ in range(num_steps)]

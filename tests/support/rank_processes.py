@@ -35,7 +35,7 @@ _PRELOADED = [
     "oakum_worker.parallel.pipeline.replicas",
     "oakum_worker.parallel.sharded",
     "oakum_worker.parallel.template",
-    "oakum_worker.rank.sharded_keeper",
+    "oakum_worker.keeping.split",
     "averaged_tasks",
     "gathering_tasks",
     "grid_tasks",

@@ -86,6 +86,6 @@ def run(sizes: Sequence[int], steps: int, rank: int, store: dist.Store) -> list[
             dist.ProcessGroupGloo(dist.PrefixStore(f"{number}", store), rank, size, timeout) if size > 1 else None
         )
         loop.join(group, rank, size)
-        loop.share_state(0)
+        loop.state.share(0)
         losses += [loop.step().loss for _ in range(steps)]
     return losses

@@ -12,13 +12,20 @@ from fastapi.responses import StreamingResponse
 from oakum_service.api.schemas.cluster import ClusterView, NodeList
 from oakum_service.api.schemas.events import EventList
 from oakum_service.api.schemas.intervals import Timeline
-from oakum_service.api.schemas.node_history import Occupancy, TimelineRows
+from oakum_service.api.schemas.node_history import FoundNodes, Occupancy, TimelineRows
 from oakum_service.api.schemas.plans import PlanList
 from oakum_service.api.schemas.series import Series
 from oakum_service.api.schemas.tokens import SessionRequest, SessionView
 from oakum_service.api.schemas.trainers import TrainerList
-from oakum_service.api.session_cookie import drop_session, keep_session, require_guard, session_text
+from oakum_service.api.session_cookie import (
+    drop_session,
+    keep_session,
+    page_key,
+    require_guard,
+    session_text,
+)
 from oakum_service.dashboard.routes import router as dashboard
+from oakum_service.errors import Unauthorized
 from simulated_cluster import SimulatedCluster
 
 TOKEN = "a-token-for-tests"
@@ -30,7 +37,11 @@ def serve_documents(cluster: SimulatedCluster) -> FastAPI:
     texts: set[str] = set()
 
     def signed_in(request: Request) -> None:
-        if session_text(request) not in texts:
+        try:
+            text = session_text(request)
+        except Unauthorized as error:
+            raise HTTPException(401, "signed out") from error
+        if text not in texts:
             raise HTTPException(401, "signed out")
 
     app = FastAPI()
@@ -49,9 +60,9 @@ def _sessions(texts: set[str], signed_in: Callable[[Request], None]) -> APIRoute
         require_guard(request)
         if asked.token != TOKEN:
             raise HTTPException(401, "unknown token")
-        texts.add(text := secrets.token_hex(8))
+        texts.add(text := secrets.token_hex(16))
         keep_session(request, response, text, 3600.0)
-        return ME
+        return ME.model_copy(update={"key": page_key(text)})
 
     @router.get("/v1/session", dependencies=[Depends(signed_in)])
     def _session() -> SessionView:
@@ -103,7 +114,11 @@ def _picture(cluster: SimulatedCluster) -> APIRouter:
 
     @router.get("/v1/timeline/rows")
     def _rows(from_at: float, to_at: float, node: list[str] = Query()) -> TimelineRows:
-        return cluster.rows(from_at, min(to_at, cluster.clock()), node)
+        return cluster.rows(from_at, to_at, node)
+
+    @router.get("/v1/timeline/nodes")
+    def _found(from_at: float, to_at: float, find: str) -> FoundNodes:
+        return cluster.found(from_at, min(to_at, cluster.clock()), find)
 
     @router.get("/v1/timeline/occupancy")
     def _occupancy(from_at: float, to_at: float, columns: int, bands: int) -> Occupancy:

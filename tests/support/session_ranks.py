@@ -80,7 +80,7 @@ def checkpoint_after(
         order = next(turns)
         while loop.step_count < steps:
             order = turns.send((yield order))
-        checkpoints.save(loop.state_dict(), loop.step_count)
+        checkpoints.save(loop.state.state_dict(), loop.step_count)
         return False
 
     token = HOST.set(_Stopping(spec, begin, lambda: None))
@@ -93,9 +93,9 @@ def checkpoint_after(
     def load(loop: TrainingLoop) -> None:
         newest = checkpoints.newest()
         assert newest is not None
-        state = loop.state_dict()
+        state = loop.state.state_dict()
         checkpoints.load(newest, state)
-        loop.load_state_dict(state)
+        loop.state.load_state_dict(state)
 
     return load
 
@@ -202,9 +202,9 @@ class Rank(Host):
             return
         import torch
 
-        told = [torch.empty(1) for _ in range(loop.world_size)]
+        told = [torch.empty(1) for _ in range(loop.ranks.world_size)]
         self._group.allgather([told], [torch.tensor([float(steps)])]).wait()
-        loop.share_state(int(torch.cat(told).argmax()))
+        loop.state.share(int(torch.cat(told).argmax()))
 
     def _train(self, loop: TrainingLoop, stage: Stage, rank: int) -> Turns:
         taken = 0

@@ -20,7 +20,7 @@ import traceback
 import unittest.mock
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
@@ -62,6 +62,20 @@ class Act:
     """The processes that are killed instead, in the middle of the step after."""
     dies_after: int = 0
     """How many losses of that step they compute first."""
+    nodes: tuple[tuple[int, ...], ...] = ()
+    """Of each node the number of ranks of each fragment there, members being dealt to them in their order. Empty:
+    each rank is a fragment on a node of its own."""
+
+    def generation(self, number: int, endpoints: Sequence[Endpoint]) -> Generation:
+        """The generation of this number, whose processes listen at these endpoints."""
+        left, members = list(self.members), []
+        for node, sizes in enumerate(self.nodes or [(1,)] * len(left)):
+            for size in sizes:
+                processes, left = left[:size], left[size:]
+                ranks = tuple(endpoints[process] for process in processes)
+                members.append(Member(fragment=f"f{processes[0]}", node=f"n{node}", ranks=ranks))
+        assert not left
+        return Generation(number=number, members=tuple(members))
 
 
 @dataclass(frozen=True)
@@ -105,6 +119,8 @@ class Outcome:
     """For each generation, the most memory that the change to it needed beside what was in use."""
     weights: dict[str, Any] = field(default_factory=dict)
     """The parameters of its layers at the end of the last act, as arrays by name; of a rank of a pipeline."""
+    read: list[int] = field(default_factory=list)
+    """The samples that it has read, where the data set notes them."""
     diverged: str = ""
     """What its training ended with, where it diverged."""
     told: list[str] = field(default_factory=list)
@@ -130,7 +146,7 @@ class _Process:
         with unittest.mock.patch.dict(ModelTemplate.__init__.__kwdefaults__, sizes=UnitSizes(0, 0)):
             self._loop = TrainingLoop(script.task(), spec)
         checkpoints = DurableCheckpoints(Path(script.folder), keep=spec.checkpoint.keep)
-        self._keeper = self._loop.assembly.make_keeper(KeeperContext(self._loop, spec, checkpoints, self))
+        self._keeper = self._loop.assembly.make_keeper(KeeperContext(self._loop.state, spec, checkpoints, self))
 
     def successor(self, at_least: int) -> tuple[int, int | None] | None:
         following = self._act + 1
@@ -154,6 +170,7 @@ class _Process:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", TrainingWarning)
             self._play_all()
+        self.outcome.read = list(getattr(self._loop.task.dataset, "read", ()))
         self.outcome.told = [str(one.message) for one in caught if one.category is TrainingWarning]
         self._line.send(self.outcome)
         obeying.join()
@@ -172,13 +189,9 @@ class _Process:
                 self._group.leave()
 
     def _play(self, act: Act) -> None:
-        members = tuple(
-            Member(fragment=f"f{number}", node=f"n{number}", ranks=(self._endpoints[number],))
-            for number in act.members
-        )
-        generation, rank = Generation(number=self._act, members=members), act.members.index(self._number)
+        generation, rank = act.generation(self._act, self._endpoints), act.members.index(self._number)
         formed = self._group.form(generation, rank)
-        self._loop.join(formed, rank, len(members), subgroups=self._group.subgroups)
+        self._loop.join(formed, rank, generation.world_size, subgroups=self._group.subgroups)
         self.outcome.origins.append(self._keeper.begin(generation, rank))
         self.outcome.due.append(self._keeper.durable_due())
         self._line.send(self._loop.step_count)
@@ -193,16 +206,17 @@ class _Process:
             self._groups.append(weakref.ref(formed))
         if self._number in act.dies:
             _let_die(self._loop, act.until, act.dies_after)
-        self._loop.agree_on_evaluations()
-        if self._loop.owes_evaluation:
+        self._loop.evaluations.agree()
+        if self._loop.evaluations.is_owed:
             self._evaluate()
         while (self._loop.step_count < act.until or act.dies) and not self._loop.finished:
             asked = rank == 0 and self._loop.step_count + 1 == self._script.durable_at
-            result = self._loop.step(checkpoint=asked)
+            is_last = self._loop.step_count + 1 == act.until
+            result = self._loop.step(self._act + 1 if rank == 0 and is_last else 0, checkpoint=asked)
             self.outcome.losses.append((result.step, result.loss))
             self._line.send(result.step)
             self._keeper.after_step(durable=result.checkpoint)
-            if self._loop.evaluation_due:
+            if self._loop.evaluations.is_due:
                 self._evaluate()
             if isinstance(self._keeper, SplitStateKeeper):
                 self._keeper.settle()
@@ -219,11 +233,11 @@ class _Process:
             self._keeper.finish()
 
     def _evaluate(self) -> None:
-        metrics = self._loop.evaluate() if self._loop.takes_part_in_evaluations else {}
+        metrics = self._loop.evaluations.run() if self._loop.evaluations.include_this_rank else {}
         if metrics:
             self.outcome.metrics[self._loop.step_count] = metrics
-        if self._loop.record_evaluation(metrics) and self._loop.best is not None:
-            self._keeper.keep_best(self._loop.best)
+        if self._loop.evaluations.record(metrics) and self._loop.evaluations.best is not None:
+            self._keeper.keep_best(self._loop.evaluations.best)
 
     def _obey(self) -> None:
         with contextlib.suppress(EOFError):

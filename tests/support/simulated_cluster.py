@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from oakum_service.api.node_columns import announced_columns
 from oakum_service.api.schemas.cluster import ClusterView, NodeList, NodeView
 from oakum_service.api.schemas.events import Event
 from oakum_service.api.schemas.intervals import ForegroundInterval, FragmentInterval, Interval, Timeline
 from oakum_service.api.schemas.node_history import (
+    FoundNodes,
     FragmentColumns,
     Occupancy,
     OccupancyBand,
@@ -26,6 +28,8 @@ from oakum_service.api.schemas.node_history import (
 from oakum_service.api.schemas.plans import PlanList, PlanView
 from oakum_service.api.schemas.series import Series, SeriesPoint
 from oakum_service.api.schemas.trainers import DurationView, TimeSpent, TrainerView, WarmingFragment
+from oakum_service.documents.announcement import Announcement
+from oakum_service.node_history.bars import announced_bars
 from oakum_service.standing import TrainerSituation, standing
 from oakum_service.states import NodeState, TimeUse, TrainerState
 from oakum_worker.spec import TrainerSpec
@@ -67,6 +71,8 @@ class SimulatedCluster:
     mode: dict[str, object] = field(default_factory=dict)
     """Fields of the cluster's document that say why plans are not carried out."""
     published: list[Event] = field(default_factory=list)
+    announced: list[Announcement] = field(default_factory=list)
+    """What the scheduler expects: of the jobs to come it says nothing by itself."""
     outage: tuple[float, float] | None = None
     """Seconds back from now: from when until when no service listened."""
     followers: int = 0
@@ -137,7 +143,10 @@ class SimulatedCluster:
         )
 
     def rows(self, from_at: float, to_at: float, nodes: list[str]) -> TimelineRows:
-        """The timeline in columns, whatever changed."""
+        """The timeline in columns, whatever changed, and what is announced before `to_at`."""
+        now = self.clock()
+        to_come = announced_bars(self.announced, nodes, now, to_at)
+        to_at = min(to_at, now)
         whole = self.timeline(self.clock() - from_at)
         done = [
             *((i.node, i.start_at, i.end_at, "foreground", i.job, i.name) for i in whole.foreground),
@@ -175,7 +184,18 @@ class SimulatedCluster:
                 cause=["" if i.end_at is None else "preempted" for i in fragments],
                 count=[1] * len(fragments),
             ),
+            announced=announced_columns(to_come, {name: nodes.index(name) for name in nodes}, from_at),
+            announced_from_at=min((each.start_at for each in self.announced), default=None),
         )
+
+    def found(self, from_at: float, to_at: float, find: str) -> FoundNodes:
+        """The nodes on which what has the text in its name ran, at any time in the window."""
+        wanted = find.lower()
+        jobs = [(i.node, i.start_at, i.end_at or to_at, f"{i.job} {i.name}") for i in self.jobs]
+        trained = [(hole.node, hole.launched, hole.end, hole.trainer) for hole in self.holes]
+        ran = {n for n, begin, end, name in jobs + trained if begin < to_at and end > from_at and wanted in name}
+        nodes = [name for name in self.nodes if name in ran or wanted in name]
+        return FoundNodes(from_at=from_at, to_at=to_at, nodes=nodes, is_complete=True)
 
     def occupancy(self, from_at: float, to_at: float, columns: int, bands: int) -> Occupancy:
         """Every band half busy and half training: its form alone is of use."""

@@ -52,6 +52,12 @@ def node(parser: str, name: str, *states: str, **fields: Any) -> dict[str, Any]:
         "cpus": 2,
         "comment": "",
         "gres": "gpu:h100:4(S:0-1)",
+        "gres_used": "gpu:h100:1(IDX:0)",
+        "gres_drained": "N/A",
+        "alloc_cpus": 1,
+        "real_memory": 4000,
+        "specialized_memory": 500,
+        "alloc_memory": 1000,
         "active_features": ",".join(features) if generation(parser) <= 39 else features,
         "partitions": ["main", "fill"],
         "operating_system": "Linux 6.1 #1 SMP",
@@ -94,6 +100,7 @@ def job(parser: str, number_: int, *states: str, **fields: Any) -> dict[str, Any
         "array_job_id": number(parser, 0),
         "array_task_id": number(parser, None),
         "array_task_string": "",
+        "tres_per_node": "gres/gpu:1",
     }
     if new >= 39:
         shape["scheduled_nodes"] = ""

@@ -48,14 +48,15 @@ class SlurmService(RunningService):
         if self.site.daemon_runs("slurmctld"):
             self.site.cancel_all()
 
-    def _settled_jobs(self) -> list[Accounted] | None:
+    def _settled_jobs(self) -> tuple[list[Accounted]] | None:
+        """All jobs of Oakum's, of which there may be none, once none of them has ended unknown to sacct."""
         rows = self.jobs()
         known = {job.id for job in self.site.jobs()}
-        return rows if all(row.end or row.id in known for row in rows) else None
+        return (rows,) if all(row.end or row.id in known for row in rows) else None
 
     def assert_one_at_a_time(self, since: float) -> None:
         """No node had two jobs of ours at once, and none of them was anywhere but in `fill`."""
-        rows = self.site.wait_until("sacct knows what has ended", self._settled_jobs)
+        (rows,) = self.site.wait_until("sacct knows what has ended", self._settled_jobs)
         by_node: dict[str, list[Accounted]] = {}
         for row in rows:
             if row.start is not None and row.start >= since:

@@ -187,6 +187,17 @@ class SlurmSite:
             user,
         )
 
+    def submit_gpus(self, gpus: int, run_s: float, *, nodes: int = 1, options: tuple[str, ...] = ()) -> str:
+        """Submit a job that has so many GPUs, with a core for each, on each of its nodes of `main`, and shares the
+        nodes; returns its id."""
+        asked = [f"--gres=gpu:{gpus}", f"--cpus-per-task={gpus}", f"--mem={1000 * gpus}"]
+        return self._sbatch(
+            f"exec sleep {float(run_s)}",
+            ["--partition=main", f"--nodes={nodes}", "--job-name=foreground", *asked, *options],
+            limit_minutes=10,
+            user=None,
+        )
+
     def occupy(self, nodes: int, *options: str, timeout_s: float = DEADLINE_S) -> str:
         """Have a foreground job take so many nodes and keep them until it is cancelled, with further options of
         `sbatch`; returns its id once it runs."""

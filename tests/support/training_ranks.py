@@ -120,7 +120,7 @@ def step_together(loops: list[TrainingLoop], num_steps: int, share_from: int | N
     def run(group: dist.ProcessGroup, rank: int) -> list[float]:
         loops[rank].join(group, rank, len(loops))
         if share_from is not None:
-            loops[rank].share_state(share_from)
+            loops[rank].state.share(share_from)
         return [loops[rank].step().loss for _ in range(num_steps)]
 
     return in_ranks(len(loops), run)[0]
@@ -138,7 +138,7 @@ def take_turns(loops: list[TrainingLoop], num_steps: int) -> list[float]:
 
 def digest(loop: TrainingLoop) -> str:
     """A hash of every bit of the loop's state."""
-    return digest_of(loop.state_dict())
+    return digest_of(loop.state.state_dict())
 
 
 def digest_of(state: Any) -> str:

@@ -273,6 +273,7 @@ class MemorySubgroups:
     """`Subgroups` of one of the ranks that take turns."""
 
     timeout = timedelta(seconds=1)
+    node_sizes = ()
 
     def __init__(self, turns: Turns, meetings: dict[Any, _Meeting], rank: int) -> None:
         self._turns, self._meetings, self._rank = turns, meetings, rank

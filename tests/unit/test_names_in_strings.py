@@ -7,6 +7,7 @@ import importlib.util
 import re
 from pathlib import Path
 
+import rank_processes
 from cells import each
 from oakum_service.schedulers.fragment_processes import AGENT_MODULES
 from oakum_worker.fragment.fork_server import _PRELOADED
@@ -16,6 +17,9 @@ from oakum_worker.rank.step_clock import _WAITING
 ROOT = Path(__file__).resolve().parents[2]
 _DOTTED = re.compile(r"\b(oakum_(?:client|worker|service|solver)(?:\.[a-z]\w*)+)")
 _PATH = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)`")
+_FILE_OR_NAME = re.compile(r"`([\w/]*\w(?:\.(?:py|js|html|toml|json|yml|md))?)`")
+_TO_BE_CHOSEN = re.compile(r"NAME|NOUN|NNNN")
+"""In names that whoever follows a recipe chooses."""
 WORKER = ROOT / "worker" / "oakum_worker"
 _OTHER_WAITS = {
     ("checkpoint/neighbour_copies.py", "ring.group.recv([torch.empty(1)], ring.ward, _POKE_TAG).wait"),  # for 1 ms
@@ -33,7 +37,7 @@ fragment is no rank."""
 _SOURCES = ("client/oakum_client", "service/oakum_service", "solver/oakum_solver", "worker/oakum_worker")
 
 
-@each("name", sorted({*_PRELOADED, *MAINS, *AGENT_MODULES}))
+@each("name", sorted({*_PRELOADED, *MAINS, *AGENT_MODULES, *rank_processes._PRELOADED}))
 def test_a_module_that_is_started_or_preloaded_by_name_exists(name: str) -> None:
     assert importlib.util.find_spec(name) is not None
 
@@ -77,6 +81,24 @@ def test_every_module_that_the_pages_speak_of_exists() -> None:
     }
     assert len(told) > 20
     assert {(page, path) for page, path in told if not _is_a_file(path)} == set()
+
+
+def test_every_name_that_the_recipes_speak_of_exists() -> None:
+    """In docs/extending.md: files by their names; classes, functions, fields and options anywhere in sources."""
+    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    told = set(_FILE_OR_NAME.findall(" ".join(page.split())))
+    assert len(told) > 250
+    folders = ("client", "service", "solver", "worker", "tests", "tools", "deploy", "docs", "migrations")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
+    there = {path.name for path in files} | {path.name for path in ROOT.iterdir()} | {"state.json"}
+    words = {
+        word
+        for path in files
+        if path.suffix in (".py", ".js", ".json") and "vendor" not in path.parts
+        for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))
+    }
+    told = {name.rpartition("/")[2] for name in told if not _TO_BE_CHOSEN.search(name)}
+    assert told - there - words == set()
 
 
 def _is_there(name: str) -> bool:

@@ -29,6 +29,7 @@ _ENVIRONMENT = {"partition": {}, "qos": {"OAKUM_SLURM_QOS": "fill"}, "none": {}}
 def up(
     folder: FolderOption = _FOLDER,
     nodes: Annotated[int, typer.Option(help="Virtual nodes.")] = ClusterOptions.nodes,
+    gpus: Annotated[int, typer.Option(help="GPUs of each node, counted by Slurm alone.")] = ClusterOptions.gpus,
     preemption: Annotated[
         str, typer.Option(help="How foreground jobs take nodes: partition, qos or none.")
     ] = ClusterOptions.preemption,
@@ -49,6 +50,7 @@ def up(
     cluster = Cluster(folder)
     options = ClusterOptions(
         nodes=nodes,
+        gpus=gpus,
         preemption=preemption,  # type: ignore[arg-type]
         grace_s=grace,
         enforce_limits=enforce_limits,

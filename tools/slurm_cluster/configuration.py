@@ -17,6 +17,15 @@ _PREEMPTION = {
     "qos": ("PreemptType=preempt/qos", "PreemptMode=CANCEL"),
     "none": ("PreemptType=preempt/none", "PreemptMode=OFF"),
 }
+_GPU_TYPE = "a100"
+_FIRST_DEVICE = 10
+_GPU_LINES = (
+    "GresTypes=gpu",
+    "AccountingStorageTRES=gres/gpu",
+    "SelectTypeParameters=CR_CPU_Memory",
+    "DefMemPerCPU=1000",
+)
+"""Jobs that share a node need a share of its memory."""
 
 
 def write(folder: Folder, record: Record) -> None:
@@ -34,6 +43,8 @@ def write(folder: Folder, record: Record) -> None:
     _write_secret(folder.jwt_key, secrets.token_bytes(32), owner=SLURM_USER)
     _write_secret(folder.slurmdbd_conf, slurmdbd_conf(folder, record).encode(), owner=SLURM_USER)
     folder.slurm_conf.write_text(slurm_conf(folder, record), encoding="utf-8")
+    if record.options.gpus:
+        folder.slurm_conf.with_name("gres.conf").write_text(gres_conf(record.options), encoding="utf-8")
     folder.hosts(record.mark).write_text(hosts(record), encoding="utf-8")
 
 
@@ -91,6 +102,7 @@ def slurm_conf(folder: Folder, record: Record) -> str:
         f"AccountingStoragePort={record.slurmdbd_port}",
         *(["AccountingStorageEnforce=associations,limits,qos"] if options.enforce_limits else []),
         "JobAcctGatherType=jobacct_gather/linux",
+        *(_GPU_LINES if options.gpus else []),
         *options.lines,
         *_node_lines(record),
         *_partition_lines(options),
@@ -100,11 +112,20 @@ def slurm_conf(folder: Folder, record: Record) -> str:
 
 def _node_lines(record: Record) -> list[str]:
     options = record.options
-    size = f"CPUs={options.cpus} RealMemory={options.memory_mb} State=UNKNOWN {options.node_options}".rstrip()
+    gpus = f"Gres=gpu:{_GPU_TYPE}:{options.gpus} " if options.gpus else ""
+    size = (
+        f"CPUs={options.cpus} RealMemory={options.memory_mb} {gpus}State=UNKNOWN {options.node_options}".rstrip()
+    )
     return [
         f"NodeName={name} NodeHostname={name} NodeAddr=127.0.0.1 Port={port} {size}"
         for name, port in zip(options.node_names, record.node_ports, strict=True)
     ]
+
+
+def gres_conf(options: ClusterOptions) -> str:
+    """The cluster's `gres.conf`: terminals, which nothing opens, stand for GPUs."""
+    devices = f"File=/dev/tty[{_FIRST_DEVICE}-{_FIRST_DEVICE + options.gpus - 1}]"
+    return f"NodeName={options.node_list} Name=gpu Type={_GPU_TYPE} {devices}\n"
 
 
 def _partition_lines(options: ClusterOptions) -> list[str]:

@@ -19,6 +19,8 @@ class ClusterOptions:
     """CPUs of each node, whatever the machine has."""
     memory_mb: int = 64_000
     """Memory of each node; nothing enforces it."""
+    gpus: int = 0
+    """GPUs of each node, which jobs share: Slurm counts them, and there are none."""
     preemption: Preemption = "partition"
     """How foreground jobs take nodes: by their partition's priority tier, by the QOS `fill`, or not at all."""
     grace_s: int = 30

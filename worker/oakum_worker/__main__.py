@@ -85,24 +85,25 @@ def _train(spec: TrainerSpec, console: Console) -> dict[str, Any]:
     task, batch_dims = load_task(spec), BatchDims()
     rehearse_and_warn(task, spec, batch_dims=batch_dims)
     loop = TrainingLoop(task, spec, batch_dims=batch_dims)
+    evaluations = loop.evaluations
     metrics: dict[str, float] = {}
     loss = float("nan")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task(spec.name, total=loop.total_steps)
+        bar = progress.add_task(spec.name, total=loop.progress.total_steps)
         while not loop.finished:
             loss = loop.step().loss
-            if loop.evaluation_due:
-                metrics = loop.evaluate()
-                loop.record_evaluation(metrics)
+            if evaluations.is_due:
+                metrics = evaluations.run()
+                evaluations.record(metrics)
             progress.update(bar, completed=loop.step_count, description=_describe(spec.name, loss, metrics))
     loop.conclude()
-    best = {} if loop.best is None else {"best": loop.best.model_dump()}
-    early = {"ended_early": loop.ended_early} if loop.ended_early else {}
+    best = {} if evaluations.best is None else {"best": evaluations.best.model_dump()}
+    early = {"ended_early": evaluations.ended_early} if evaluations.ended_early else {}
     return {
         "steps": loop.step_count,
-        "epochs": loop.epoch,
-        "samples": loop.samples,
+        "epochs": loop.progress.epoch,
+        "samples": loop.progress.samples,
         "loss": loss,
         "metrics": metrics,
         **best,

@@ -9,6 +9,29 @@ from collections.abc import Callable
 
 import torch
 
+from oakum_worker.errors import TaskError
+
+
+def use_device(device: torch.device, num_ranks: int) -> None:
+    """Make `device`, which has a rank's model, the one that `cuda` means in this thread. Does nothing on the CPU.
+
+    Raises `TaskError` where the `num_ranks` ranks of this rank's fragment see fewer GPUs than they are: two ranks
+    on one GPU cannot talk to each other.
+    """
+    if device.type != "cuda":
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = [name for name in visible.split(",") if name]
+    # Of several slices of GPUs CUDA shows a process the first one.
+    count = len(names) if names and names[0].startswith("MIG-") else torch.cuda.device_count()
+    if count < num_ranks:
+        raise TaskError(
+            f"the {num_ranks} ranks of this fragment train on a GPU each and see {count} of them "
+            f"(CUDA_VISIBLE_DEVICES={visible}): have the scheduler give a job {num_ranks} GPUs, or lower "
+            "ranks_per_node"
+        )
+    torch.cuda.set_device(device)
+
 
 def device_memory_bytes(device: torch.device) -> int:
     """Total memory of the device in bytes; for a CPU, half of the machine's memory."""

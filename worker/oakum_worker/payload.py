@@ -75,10 +75,10 @@ def _settle_down(config_file: Path, array_file: Path) -> None:
     into the fragment's config."""
     from oakum_worker.fragment.config_files import FragmentArray, read_config, write_config
 
-    addresses = FragmentArray.model_validate_json(array_file.read_text(encoding="utf-8")).addresses
-    node = os.environ["SLURMD_NODENAME"]
+    array = FragmentArray.model_validate_json(array_file.read_text(encoding="utf-8"))
+    node = os.environ[array.node_variable]
     config = read_config(config_file)
-    placed = config.model_copy(update={"node": node, "node_address": addresses.get(node, node)})
+    placed = config.model_copy(update={"node": node, "node_address": array.addresses.get(node, node)})
     write_config(config_file.parent, placed)
 
 

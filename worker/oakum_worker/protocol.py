@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -100,15 +100,31 @@ class Member(_Message):
     """One endpoint for each rank process, in local rank order."""
 
 
+class Station(NamedTuple):
+    """Where one rank stands."""
+
+    node: str
+    fragment: str
+
+
+def _nodes_together(members: tuple[Member, ...]) -> tuple[Member, ...]:
+    """The members with those of one node one after the other, nodes in the order of their first members."""
+    by_node: dict[str, list[Member]] = {}
+    for member in members:
+        by_node.setdefault(member.node, []).append(member)
+    return tuple(itertools.chain(*by_node.values()))
+
+
 class Generation(_Message):
-    """A trainer's membership. Members are ordered: survivors first, the oldest survivor is rank 0.
+    """A trainer's membership. Members are ordered: survivors first, the oldest survivor is rank 0. The members of
+    a node follow its first one, so the ranks of a node have consecutive numbers.
 
     An empty member list ends training for now: the ranks stop at the next step boundary, and the first rank of
     the fragment named `saver` writes a durable checkpoint before it leaves.
     """
 
     number: int
-    members: tuple[Member, ...]
+    members: Annotated[tuple[Member, ...], AfterValidator(_nodes_together)]
     saver: Annotated[str | None, _on_the_wire("saver", "closer")] = None
     has_state: bool = False
     """Whether the service knew of a member with the trainer's state when it made the generation. If no member has
@@ -121,6 +137,11 @@ class Generation(_Message):
     def world_size(self) -> int:
         """Number of ranks of all members."""
         return sum(len(member.ranks) for member in self.members)
+
+    @property
+    def stations(self) -> tuple[Station, ...]:
+        """Where the ranks stand, in their order."""
+        return tuple(Station(member.node, member.fragment) for member in self.members for _ in member.ranks)
 
     def first_rank(self, fragment: str) -> int | None:
         """Global rank of the fragment's local rank 0, or None where it is no member."""
@@ -191,6 +212,7 @@ class TrainingProgress(_Message):
 
     generation: Number
     nodes: Number
+    """Number of members: of nodes, or of parts of nodes."""
     step: Number
     """Finished optimizer steps since the trainer began."""
     total_steps: int
@@ -371,6 +393,9 @@ class FragmentConfig(_Message):
     run_as: RunAs | None = None
     """None where the code runs in the account that the scheduler starts the fragment in."""
     spec: TrainerSpec
+    ranks: Annotated[int, Field(ge=1, le=64)] | None = None
+    """How many ranks the fragment has: one for each of its slots. None for a whole node: the spec's
+    `ranks_per_node`."""
     checkpoint_dir: str
     leave_deadline_s: float = 1.0
     """Seconds from SIGTERM to the agent's exit while other replicas train on."""
@@ -381,3 +406,8 @@ class FragmentConfig(_Message):
     orphan_timeout_s: float = 120.0
     """Seconds without an answer from the service after which the agent leaves and, as the first member of the
     newest generation, saves a checkpoint."""
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks the fragment has."""
+        return self.spec.ranks_per_node if self.ranks is None else self.ranks

@@ -30,11 +30,13 @@ from oakum_worker.spec_options import (
     DivergenceSpec,
     EvaluateSpec,
     LarsSpec,
+    Notes,
     NotifySpec,
     ParallelSpec,
     Precision,
     SlurmSpec,
     Strict,
+    Tags,
     WarmUpSpec,
 )
 from oakum_worker.spec_text import parse_document
@@ -106,6 +108,11 @@ class TrainerSpec(Strict):
 
     name: str
     """Lower-case letters, digits and hyphens; unique among the trainers that have not ended."""
+    tags: Tags = ()
+    """Words by which the trainer is found and grouped. They and `notes` can be changed at any time, and change
+    nothing about training."""
+    notes: Notes = ""
+    """What people should know of it."""
     entrypoint: str = ""
     """`package.module:function`; the function returns an `oakum_worker.task.Task`."""
     script: str | None = None

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from oakum_worker.option_rules import EVALUATE_RULES, PIPELINE_RULES, TENSOR_RULES, refuse_conflicts
 from oakum_worker.schedule_table import WITH_PIPES, PipelineSchedule
@@ -29,6 +29,41 @@ NoticeEvent = Literal["finished", "failed", "diverged", "cancelled", "starved"]
 _MAIL_ADDRESS = re.compile(
     r"[A-Za-z0-9_+][A-Za-z0-9._%+=-]{0,63}@[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9-]+)*"
 )
+
+
+_TAG = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Characters that cannot be seen, but for tabs and ends of lines, or that turn others round."""
+_MOST_TAGS, _LONGEST_NOTES = 16, 4000
+
+
+def _tag(text: str) -> str:
+    if not _TAG.fullmatch(text):
+        raise ValueError(
+            f"{text[:80]!r} is not a valid tag: use 1 to 40 lower-case letters, digits and hyphens, beginning and "
+            "ending with a letter or digit"
+        )
+    return text
+
+
+def _each_once(tags: tuple[str, ...]) -> tuple[str, ...]:
+    for tag in tags:
+        if tags.count(tag) > 1:
+            raise ValueError(f"{tag!r} is given twice: list each tag once")
+    return tags
+
+
+def _seen(text: str) -> str:
+    text = text.replace("\r\n", "\n")
+    if (found := _UNSEEN.search(text)) is not None:
+        character = f"U+{ord(found[0]):04X} at character {found.start()}"
+        raise ValueError(f"{character} cannot be seen, or turns others round: leave it out")
+    return text
+
+
+Tag = Annotated[str, AfterValidator(_tag)]
+Tags = Annotated[tuple[Tag, ...], Field(max_length=_MOST_TAGS), AfterValidator(_each_once)]
+Notes = Annotated[str, Field(max_length=_LONGEST_NOTES), AfterValidator(_seen)]
 
 
 class Strict(BaseModel):

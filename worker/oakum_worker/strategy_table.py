@@ -1,52 +1,31 @@
 """The strategies by which a trainer's work and state are spread over its ranks: one record for each.
 
 The spec's options and rules, the service, advice, trials and the room that builds trainers read it. It needs no
-torch. A new strategy is a record here and a module, or folder, that assembles it.
+torch. A new strategy is a folder of `oakum_worker.strategies` with its record, or a record here and a module.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import BaseModel
 
 from oakum_worker.given_options import is_given
 from oakum_worker.schedule_table import MESSAGE_DRIVEN, NAMES, SPLITTING
+from oakum_worker.strategy_record import Strategy
 
 _DATA = "parallel.data: "
 
 
-@dataclass(frozen=True, slots=True)
-class Strategy:
-    """A way to spread a trainer's work and state over its ranks."""
-
-    name: str
-    options: tuple[str, ...] = ()
-    """The options that ask for it, together, in the form of `given_options`."""
-    module: str = ""
-    """Full name of the module whose `assemble` builds a trainer's engine, state and keeper; empty: the one of the
-    strategy's name in `oakum_worker.strategies`."""
-    excludes: tuple[str, ...] = ()
-    """Options that do not go with the first of its own."""
-    complaint: str = "{other} does not go with {option}: leave out one of them"
-    """What a user is told who gives one of them."""
-    takes_scripts: bool = False
-    """Whether it trains scripts, whose loop computes whole shares with the whole model."""
-    splits_state: bool = False
-    """Whether each rank has only a part of the state, so that more ranks mean less memory for each."""
-    splits_batches: bool = False
-    """Whether a rank computes its share of a batch in several parts whatever the spec says of micro-batches."""
-    passes_are_collective: bool = False
-    """Whether ranks exchange data within a forward pass, so that no rank can repeat one on its own."""
-    evaluates_alone: bool = True
-    """Whether one process without the trainer's other ranks can evaluate the model."""
-    copies_model: bool = False
-    """Whether another object is trained than the model that the entrypoint has built."""
-    takes_gradients: bool = True
-    """Whether parameters are trained by gradients of the loss."""
-    saves_memory: str = ""
-    """What a user can do, with this strategy in particular, for a rank to need less memory."""
+def _of_folders() -> list[Strategy]:
+    """The records of the strategies that are folders of `oakum_worker.strategies`, by name: the `STRATEGY` of
+    each."""
+    modules = pkgutil.iter_modules([str(Path(__file__).with_name("strategies"))])
+    names = [module.name for module in modules if module.ispkg]
+    return [importlib.import_module(f"oakum_worker.strategies.{name}").STRATEGY for name in names]
 
 
 _STRATEGIES = [
@@ -98,28 +77,7 @@ _STRATEGIES = [
         evaluates_alone=False,
         copies_model=True,
     ),
-    Strategy(
-        "map-reduce",
-        options=(f"{_DATA}map-reduce",),
-        excludes=(
-            "parallel.pipeline",
-            "parallel.tensor",
-            "parallel.all_reduce: torus",
-            "parallel.batch_norm: synchronised",
-            "parallel.batch_norm: group",
-            "compile",
-            "adaptive_batch",
-            "micro_batch",
-            "precision",
-            "clip_grad_norm",
-            "label_smoothing",
-            "lars",
-            "warm_up",
-        ),
-        complaint="{other} is for tasks with gradients: leave it out, or {option}",
-        takes_gradients=False,
-        saves_memory="cut the data set into smaller blocks",
-    ),
+    *_of_folders(),
     Strategy(
         "replicated",
         takes_scripts=True,

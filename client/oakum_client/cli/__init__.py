@@ -13,6 +13,7 @@ import sys
 _COMMAND_MODULES = (
     "submit",
     "trainers",
+    "annotate",
     "pause",
     "wait",
     "logs",
@@ -25,6 +26,7 @@ _COMMAND_MODULES = (
     "events",
     "notices",
     "replay",
+    "forecast",
     "run_as",
     "serve",
     "config",

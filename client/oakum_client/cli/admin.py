@@ -63,7 +63,7 @@ def create(
     with open_sessions(open_database()).begin() as session:
         text = tokens.create(session, name, role, label or "", lifetime_s)
         audit.record(session, audit.local_actor(), "token.created", name, name, role=role, label=label or "")
-    _print_new(text, as_json=json_output)
+    _print_token(text, as_json=json_output)
 
 
 @token_app.command("list", epilog=example("oakum token list"))
@@ -85,8 +85,8 @@ def list_tokens(
         rows = tokens.listed(session)
     if json_output:
         fields = ("name", "role", "label", "created_at", "expires_at", "used_at")
-        found = [{"id": tokens.id_of(row)} | {field: getattr(row, field) for field in fields} for row in rows]
-        typer.echo(json.dumps({"tokens": found}))
+        documents = [{"id": tokens.id_of(row)} | {field: getattr(row, field) for field in fields} for row in rows]
+        typer.echo(json.dumps({"tokens": documents}))
         return
     console().print(listing.table(rows, columns, sort))
 
@@ -105,14 +105,14 @@ def rotate(
 
     now = time.time()
     with open_sessions(open_database()).begin() as session:
-        rows = [row for row in _listed(session, name, label) if tokens.is_valid(row, now)]
+        rows = [row for row in _find_tokens(session, name, label) if tokens.is_valid(row, now)]
         rows = [row for row in rows if not tokens.is_session(row)]
         if len(rows) != 1:
             others = "there is none that is valid" if not rows else f"there are {len(rows)}: give --label"
             raise CommandError(f"one token of {name!r} can be replaced, and {others} (`oakum token list`)")
         text = tokens.rotate(session, rows[0], parse_duration(overlap), now)
         audit.record(session, audit.local_actor(), "token.rotated", name, name, id=tokens.id_of(rows[0]))
-    _print_new(text, as_json=json_output)
+    _print_token(text, as_json=json_output)
 
 
 @token_app.command("revoke", epilog=example("oakum token revoke alice", "oakum token revoke alice --label laptop"))
@@ -122,7 +122,7 @@ def revoke(name: Annotated[str, typer.Argument(help="Whose tokens.")], label: La
     from oakum_service.identity import audit, tokens
 
     with open_sessions(open_database()).begin() as session:
-        rows = _listed(session, name, label)
+        rows = _find_tokens(session, name, label)
         for row in rows:
             session.delete(row)
             audit.record(session, audit.local_actor(), "token.revoked", name, name, id=tokens.id_of(row))
@@ -132,7 +132,7 @@ def revoke(name: Annotated[str, typer.Argument(help="Whose tokens.")], label: La
     typer.echo(f"revoked {len(rows)} token{'s' * (len(rows) != 1)} of {name}")
 
 
-def _listed(session: Session, name: str, label: str | None) -> Sequence[ApiToken]:
+def _find_tokens(session: Session, name: str, label: str | None) -> Sequence[ApiToken]:
     """The user's tokens, those with the label where it is given. Raises `CommandError` where there is none."""
     from oakum_service.identity import tokens
 
@@ -143,7 +143,7 @@ def _listed(session: Session, name: str, label: str | None) -> Sequence[ApiToken
     return rows
 
 
-def _print_new(text: str, *, as_json: bool) -> None:
+def _print_token(text: str, *, as_json: bool) -> None:
     import json
 
     typer.echo(json.dumps({"token": text}) if as_json else text)
@@ -159,7 +159,7 @@ def _token_listing() -> Listing[ApiToken]:
             "name": Column("NAME", lambda row: plain(row.name)),
             "role": Column("ROLE", lambda row: row.role),
             "label": Column("LABEL", lambda row: plain(row.label) or "-"),
-            "expires": Column("EXPIRES", _end, key=lambda row: row.expires_at),
+            "expires": Column("EXPIRES", _expiry, key=lambda row: row.expires_at),
             "used": Column(
                 "LAST USE",
                 lambda row: "never" if row.used_at is None else f"{age(row.used_at)} ago",
@@ -171,7 +171,7 @@ def _token_listing() -> Listing[ApiToken]:
     )
 
 
-def _end(row: ApiToken) -> str:
+def _expiry(row: ApiToken) -> str:
     if row.expires_at is None:
         return "never"
     left_s = row.expires_at - time.time()
@@ -223,16 +223,20 @@ def check(json_output: Annotated[bool, typer.Option("--json", help="Print JSON."
     from oakum_service.errors import ServiceError
 
     try:
-        found = examine(open_database(check=False))
+        examination = examine(open_database(check=False))
     except ServiceError as error:
         raise CommandError(str(error)) from error
     if json_output:
-        typer.echo(json.dumps({"database": found.database, "revision": found.revision, "faults": found.faults}))
+        typer.echo(
+            json.dumps(
+                {"database": examination.database, "revision": examination.revision, "faults": examination.faults}
+            )
+        )
     else:
-        typer.echo(f"{found.database} is at revision {found.revision}")
-        for fault in found.faults:
+        typer.echo(f"{examination.database} is at revision {examination.revision}")
+        for fault in examination.faults:
             typer.echo(fault)
-    if found.faults:
+    if examination.faults:
         raise typer.Exit(1)
 
 

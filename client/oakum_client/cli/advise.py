@@ -131,14 +131,16 @@ class _Advice:
         document: TrainerSpec | None = None if path is None else read_spec(path)
         if trainer is not None:
             with connect() as client:
-                self._trainer = shown = client.trainer(trainer)
-            self._rates = [(one.nodes, one.samples_per_s, one.seconds) for one in shown.measured_rates]
+                self._trainer = view = client.trainer(trainer)
+            self._rates = [
+                (measured.nodes, measured.samples_per_s, measured.seconds) for measured in view.measured_rates
+            ]
             if len(self._rates) < 2:
                 raise CommandError(
                     f"{trainer} has been measured at {len(self._rates)} sizes: two are needed to tell compute "
                     "from overhead; wait until it has trained on another number of nodes, or give its SPEC alone"
                 )
-            document = document or shown.spec
+            document = document or view.spec
         assert document is not None
         self.spec = document
         self.facts: dict[str, Any] | None = None
@@ -166,15 +168,15 @@ class _Advice:
 
         options = ["--leased", *([] if memory is None else ["--memory", memory])]
         options += ["--try-compile"] if try_compile else []
-        self.facts = _asked(["advise", str(path), *options], path, limit_s, view).facts
+        self.facts = _measure(["advise", str(path), *options], path, limit_s, view).facts
         self.batch = batch = advise_mini_batch(self.facts, shared=shared)
         algorithms = {
             name: layer.algorithm for layer in batch.layers for name in layer.names if layer.algorithm != AS_BUILT
         }
         if algorithms and batch.best_chosen is not None:
-            wanted = json.dumps({"algorithms": algorithms, "sizes": [batch.best_chosen.samples]})
-            found = _asked(["advise", str(path), *options, "--choice", wanted], path, limit_s, view)
-            self.checked = found.facts["checked"]
+            choice = json.dumps({"algorithms": algorithms, "sizes": [batch.best_chosen.samples]})
+            result = _measure(["advise", str(path), *options, "--choice", choice], path, limit_s, view)
+            self.checked = result.facts["checked"]
 
     def conclude(self) -> None:
         """Compute the advice on nodes and on the exchange of gradients, and the fields to write; then ask the
@@ -270,13 +272,13 @@ class _Advice:
         from oakum_client.cli.advising.choice import in_nodes
 
         present, most = len(trainer.nodes), self.choice.max_nodes
-        told = f"{trainer.name} trains on {in_nodes(present)} now"
+        text = f"{trainer.name} trains on {in_nodes(present)} now"
         if self.nodes is not None and trainer.total_samples is not None:
-            left = max(trainer.total_samples - trainer.samples, 0)
+            samples_left = max(trainer.total_samples - trainer.samples, 0)
             sizes = sorted({present, most} - {0})
-            ends = [f"about {duration(left / self.nodes.rate(n))} on {in_nodes(n)}" for n in sizes]
-            told += f"; to its end it takes {', '.join(ends)}"
-        return f"{told}; `oakum scale {trainer.name}` changes the bounds of a running trainer"
+            ends = [f"about {duration(samples_left / self.nodes.rate(n))} on {in_nodes(n)}" for n in sizes]
+            text += f"; to its end it takes {', '.join(ends)}"
+        return f"{text}; `oakum scale {trainer.name}` changes the bounds of a running trainer"
 
     def lines(self) -> list[str]:
         """The advice as text."""
@@ -321,16 +323,16 @@ class _Advice:
 def _fitting_layouts(facts: dict[str, Any] | None) -> list[tuple[int, float]]:
     """(nodes, samples/s) of the layouts that fit; none where nothing was measured."""
     layouts = [] if facts is None else facts["layouts"]
-    return [(one["nodes"], one["samples_per_s"]) for one in layouts if one["fits"]]
+    return [(layout["nodes"], layout["samples_per_s"]) for layout in layouts if layout["fits"]]
 
 
-def _asked(arguments: list[str], path: Path, limit_s: float, view: TryDisplay) -> TryResult:
-    found = ask_worker(arguments, path, limit_s, view, instead="")
-    if found.left_out is not None:
-        raise CommandError(f"{path}: {found.left_out}: use the nodes' Python")
-    if found.failure is not None:
-        raise CommandError(f"{path}: {found.failure}")
-    return found
+def _measure(arguments: list[str], path: Path, limit_s: float, view: TryDisplay) -> TryResult:
+    result = ask_worker(arguments, path, limit_s, view, instead="")
+    if result.left_out is not None:
+        raise CommandError(f"{path}: {result.left_out}: use the nodes' Python")
+    if result.failure is not None:
+        raise CommandError(f"{path}: {result.failure}")
+    return result
 
 
 def _apply(path: Path, choice: SpecAdvice, *, as_json: bool) -> None:

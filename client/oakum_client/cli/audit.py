@@ -30,12 +30,12 @@ def audit(
     Administrators see all acts; others see their own, and those on their trainers and tokens.
     """
     with connect() as client:
-        found = client.audit(actor=by, subject=subject, action=action, limit=limit, before=before)
+        log = client.audit(actor=by, subject=subject, action=action, limit=limit, before=before)
     if as_json:
-        print_json(found)
+        print_json(log)
         return
     listing = table("NO", "TIME", "WHO", "ROLE", "FROM", "DID", "TO", "DETAILS")
-    for entry in reversed(found.entries):
+    for entry in reversed(log.entries):
         listing.add_row(
             str(entry.id),
             clock(entry.at),

@@ -44,11 +44,11 @@ def check(
     if json_output:
         typer.echo(json.dumps({"findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
-        _show(findings)
+        _print_findings(findings)
     raise typer.Exit(int(has_errors(findings)))
 
 
-def _show(findings: list[PreflightFinding]) -> None:
+def _print_findings(findings: list[PreflightFinding]) -> None:
     from rich.text import Text
 
     listing = table("LEVEL", "SUBJECT", "FOUND", "CHANGE")
@@ -57,5 +57,5 @@ def _show(findings: list[PreflightFinding]) -> None:
         listing.add_row(level, finding.subject, finding.found, finding.change)
     console().print(listing)
     counts = Counter(finding.level for finding in findings)
-    told = [f"{counts[level]} {level}{'s' * (counts[level] != 1)}" for level in counts if level != "ok"]
-    typer.echo(", ".join(told) or "nothing to change")
+    totals = [f"{counts[level]} {level}{'s' * (counts[level] != 1)}" for level in counts if level != "ok"]
+    typer.echo(", ".join(totals) or "nothing to change")

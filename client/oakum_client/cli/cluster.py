@@ -38,13 +38,11 @@ def plan(
 
 
 def _print_plan(view: PlanView) -> None:
-    quality = "optimal" if view.optimal else f"within {view.gap:.1%} of the bound"
     replaces = "" if view.parent is None else f", replaces plan {view.parent}"
     screen = console()
     screen.print(
         f"Plan {view.id} of {clock(view.made_at)} from snapshot {view.snapshot}{replaces}\n"
-        f"{view.objective}: {view.value:,.4g} over {duration(view.look_ahead_s)}, {quality}, "
-        f"by {view.solver} in {duration(view.solve_s)}"
+        f"Objective {view.objective}. {view.summary}"
     )
     if not view.allocations:
         screen.print("No trainer wants nodes.")
@@ -69,12 +67,12 @@ def nodes(
     listing.check(columns, sort)
     with connect() as client:
         document = client.nodes()
-    shown = [node for node in document.nodes if state in (None, node.state)]
+    matching = [node for node in document.nodes if state in (None, node.state)]
     if as_json:
-        print_json(document.model_copy(update={"nodes": shown}))
+        print_json(document.model_copy(update={"nodes": matching}))
         return
     screen = console()
-    screen.print(listing.table(shown, columns, sort))
+    screen.print(listing.table(matching, columns, sort))
     if document.nodes:
         screen.print(f"\nSnapshot {document.snapshot}: the last change was {age(document.taken_at)} ago.")
     else:

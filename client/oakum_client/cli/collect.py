@@ -12,6 +12,7 @@ import typer
 from oakum_client.cli.admin import SERVICE
 from oakum_client.cli.app import CommandError, app, example
 from oakum_client.cli.units import parse_duration
+from oakum_solver.wording import counted
 
 _DOCUMENT_LINES = (
     "oakum token create collector --role hook > /etc/oakum/collector.token   # at the service",
@@ -53,18 +54,19 @@ def collect(
     if not url.startswith(("http://", "https://")):
         raise CommandError(f"--to is {url!r}, expected an address such as http://head:8470")
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _end_command)
     try:
         settings = SlurmSettings()
         changes: dict[str, object] = {"state": "cli"} if settings.state == "push" else {}
         if every is not None:
-            changes["poll_floor_s"] = _seconds(every)
+            changes["poll_floor_s"] = _parse_period(every)
         settings = settings.model_copy(update=changes)
         poster = StatePoster(url, token_file, ca_file=ca_file)
         collector = Collector(open_source(settings), poster.post, settings)
         if once:
             state = collector.once()
-            typer.echo(f"Posted {len(state.nodes)} nodes and {len(state.jobs)} jobs of Slurm {state.version}.")
+            posted = f"{counted(len(state.nodes), 'node')} and {counted(len(state.jobs), 'job')}"
+            typer.echo(f"Posted {posted} of Slurm {state.version}.")
             return
         typer.echo(f"Posting Slurm's state to {url}, every {settings.poll_floor_s:g} s at most. Ctrl-C ends it.")
         collector.run()
@@ -72,13 +74,13 @@ def collect(
         raise CommandError(str(error)) from error
 
 
-def _seconds(given: str) -> float:
-    seconds = parse_duration(given)
+def _parse_period(text: str) -> float:
+    seconds = parse_duration(text)
     if seconds < 1:
-        raise CommandError(f"--every is {given!r}, expected 1s or more")
+        raise CommandError(f"--every is {text!r}, expected 1s or more")
     return seconds
 
 
-def _end(_signal: int, _frame: FrameType | None) -> None:
+def _end_command(_signal: int, _frame: FrameType | None) -> None:
     """Signal handler that ends the command as Ctrl-C does; a Slurm command that is running ends, too."""
     raise SystemExit(0)

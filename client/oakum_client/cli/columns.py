@@ -85,9 +85,9 @@ class Listing(Generic[Row]):
             return [*rows]
         column = self._columns[self._known(sort.strip().lower().removeprefix("-"), "--sort")]
         key = column.key or (lambda row: str(column.cell(row)))
-        known = [row for row in rows if key(row) is not None]
-        unknown = [row for row in rows if key(row) is None]
-        return sorted(known, key=key, reverse=sort.strip().startswith("-")) + unknown
+        with_key = [row for row in rows if key(row) is not None]
+        without_key = [row for row in rows if key(row) is None]
+        return sorted(with_key, key=key, reverse=sort.strip().startswith("-")) + without_key
 
     def _known(self, name: str, option: str) -> str:
         if name in self._columns:

@@ -37,15 +37,15 @@ def show(
 
     Options of `oakum serve` count more than environment variables, and these more than the configuration file.
     """
-    _choose(config)
-    rows = [row for row in _settings() if not (only_set and row["origin"] == "default")]
+    _choose_file(config)
+    rows = [row for row in _setting_rows() if not (only_set and row["origin"] == "default")]
     unknown = _unknown_variables()
     if as_json:
         typer.echo(json.dumps({"settings": rows, "unknown": unknown}, indent=2))
         return
     listing = table("SETTING", "VALUE", "FROM")
     for row in rows:
-        listing.add_row(row["name"], _shown(row["value"]), row["origin"])
+        listing.add_row(row["name"], _text_of(row["value"]), row["origin"])
     console().print(listing)
     for line in unknown:
         typer.echo(line, err=True)
@@ -55,14 +55,14 @@ def show(
 def running(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Print the settings of the running service that may be changed while it runs, and who has changed them."""
     with connect() as client:
-        found = client.settings()
+        settings = client.settings()
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(settings.model_dump_json(indent=2))
         return
     listing = table("SETTING", "VALUE", "AT ITS START", "CHANGED BY", "AT")
-    for one in found.settings:
-        changed = ("-", "-") if one.by is None or one.at is None else (one.by, clock(one.at))
-        listing.add_row(one.name, _shown(one.value), _shown(one.at_start), *changed)
+    for setting in settings.settings:
+        changed = ("-", "-") if setting.by is None or setting.at is None else (setting.by, clock(setting.at))
+        listing.add_row(setting.name, _text_of(setting.value), _text_of(setting.at_start), *changed)
     console().print(listing)
 
 
@@ -76,9 +76,10 @@ def set_(
     Try an objective first: `oakum what-if --objective fair-share`. Administrators only; the audit log has it.
     """
     with connect() as client:
-        changed = client.change_setting(name, _WORDS.get(value.lower(), value))
+        setting = client.change_setting(name, _WORDS.get(value.lower(), value))
     typer.echo(
-        f"{changed.name} is {_shown(changed.value)} now; the service was started with {_shown(changed.at_start)}"
+        f"{setting.name} is {_text_of(setting.value)} now; the service was started with "
+        f"{_text_of(setting.at_start)}"
     )
 
 
@@ -86,23 +87,25 @@ def set_(
 def reset(name: Annotated[str, typer.Argument(help="The setting.")]) -> None:
     """Let the value of the running service's start hold again. Administrators only."""
     with connect() as client:
-        found = client.reset_setting(name)
-    typer.echo(f"{found.name} is {_shown(found.value)}, as at the service's start")
+        setting = client.reset_setting(name)
+    typer.echo(f"{setting.name} is {_text_of(setting.value)}, as at the service's start")
 
 
 @config_app.command("objectives", epilog=example("oakum config objectives"))
 def objectives(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Print the objectives known by name, the one in force, and what expressions may use."""
     with connect() as client:
-        found = client.objectives()
+        listed = client.objectives()
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(listed.model_dump_json(indent=2))
         return
     listing = table("OBJECTIVE", "WHAT IT MAXIMISES")
-    for one in found.objectives:
-        listing.add_row(f"{one.name} *" if one.name == found.current else one.name, one.description)
+    for objective in listed.objectives:
+        listing.add_row(
+            f"{objective.name} *" if objective.name == listed.current else objective.name, objective.description
+        )
     console().print(listing)
-    typer.echo(f"In force: {found.current}. Expressions may use {', '.join(found.quantities)}.")
+    typer.echo(f"In force: {listed.current}. Expressions may use {', '.join(listed.quantities)}.")
 
 
 @config_app.command("check", epilog=example("oakum config check", "oakum config check --config new.toml"))
@@ -113,8 +116,8 @@ def check(config: _File = None) -> None:
     """
     from oakum_service.config_file import chosen_file
 
-    _choose(config)
-    rows = _settings()
+    _choose_file(config)
+    rows = _setting_rows()
     if unknown := _unknown_variables():
         raise CommandError("\n".join(unknown))
     path, num_set = chosen_file(), sum(row["origin"] != "default" for row in rows)
@@ -122,34 +125,34 @@ def check(config: _File = None) -> None:
     typer.echo(f"{where}; {num_set} of {len(rows)} settings are set")
 
 
-def _choose(config: Path | None) -> None:
+def _choose_file(config: Path | None) -> None:
     from oakum_service.config_file import VARIABLE
 
     if config is not None:
         os.environ[VARIABLE] = str(config.absolute())
 
 
-def _settings() -> list[dict[str, Any]]:
+def _setting_rows() -> list[dict[str, Any]]:
     """Name, variable, value and origin of every setting. Raises `CommandError` where one cannot be so."""
     from oakum_service.config import GROUPS
     from oakum_service.errors import ConfigurationError
 
     try:
-        return [row for group in GROUPS for row in _of_group(group)]
+        return [row for group in GROUPS for row in _rows_of_group(group)]
     except (ConfigurationError, ValueError) as error:
         raise CommandError(str(error)) from error
 
 
-def _of_group(group: type[SettingsGroup]) -> list[dict[str, Any]]:
+def _rows_of_group(group: type[SettingsGroup]) -> list[dict[str, Any]]:
     from oakum_service.config import group_of, setting_names, variable_of
     from oakum_service.config_file import chosen_file, read_section
 
-    made = group()
+    settings = group()
     # An objective that is a name, or an expression, is neither to pydantic.
-    values = made.model_dump(mode="json", include=set(setting_names(group)), exclude={"objective"})
+    values = settings.model_dump(mode="json", include=set(setting_names(group)), exclude={"objective"})
     if "objective" in group.model_fields:
-        values["objective"] = str(getattr(made, "objective"))  # noqa: B009
-    section, found = read_section(group_of(group)), []
+        values["objective"] = str(getattr(settings, "objective"))  # noqa: B009
+    section, rows = read_section(group_of(group)), []
     for name in setting_names(group):
         variable, origin = variable_of(group, name), "default"
         if variable in os.environ:
@@ -157,10 +160,10 @@ def _of_group(group: type[SettingsGroup]) -> list[dict[str, Any]]:
         elif name in section:
             origin = str(chosen_file())
         label = ".".join(filter(None, [group_of(group), name]))
-        found.append(
+        rows.append(
             {"name": label, "variable": variable, "value": _without_password(name, values[name]), "origin": origin}
         )
-    return found
+    return rows
 
 
 def _without_password(name: str, value: Any) -> Any:
@@ -182,15 +185,15 @@ def _unknown_variables() -> list[str]:
     from oakum_service.config_file import nearest
 
     known = [variable_of(group, name) for group in GROUPS for name in setting_names(group)]
-    mine = [name for name in os.environ if name.startswith("OAKUM_") and not name.startswith("OAKUM_TEST_")]
+    variables = [name for name in os.environ if name.startswith("OAKUM_") and not name.startswith("OAKUM_TEST_")]
     return [
         f"{name} is no setting of Oakum's{nearest(name, known)}"
-        for name in sorted(mine)
+        for name in sorted(variables)
         if name not in known and name not in _NO_SETTINGS
     ]
 
 
-def _shown(value: Any) -> str:
+def _text_of(value: Any) -> str:
     if value is None:
         return "-"
     return value if isinstance(value, str) else json.dumps(value)

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import socket
+import stat
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -79,30 +80,30 @@ def digits(
     from oakum_client.demo.follower import Follower
     from oakum_client.demo.pages import listen
 
-    given = {DemoRole.RECOGNISER: recogniser, DemoRole.AUTOENCODER: autoencoder}
-    folders = {role: folder for role, folder in given.items() if folder is not None}
+    options = {DemoRole.RECOGNISER: recogniser, DemoRole.AUTOENCODER: autoencoder}
+    folders = {role: folder for role, folder in options.items() if folder is not None}
     chain = None
     if folders:
-        _check(folders)
+        _check_checkpoints(folders)
     else:
-        chain = _chain(examples, epochs, anew=anew)
+        chain = _open_chain(examples, epochs, anew=anew)
     try:
-        at = listen(host, port)
+        listening = listen(host, port)
     except OSError as error:
         raise CommandError(
             f"{host}:{port} cannot be listened on ({reason_of(error)}): --port 0 takes any free port"
         ) from error
-    url = f"http://{_name_of(host)}:{at.getsockname()[1]}/"
-    with at:
+    url = f"http://{_host_in_url(host)}:{listening.getsockname()[1]}/"
+    with listening:
         if chain is None:
-            _serve(Follower(None, None, folders), at, url, browser=browser, as_json=as_json)
+            _serve(Follower(None, None, folders), listening, url, browser=browser, as_json=as_json)
             return
         with connect() as client:
             chain.turn(client)  # What is wrong is told here, before there is a page.
-            _serve(Follower(client, chain), at, url, browser=browser, as_json=as_json)
+            _serve(Follower(client, chain), listening, url, browser=browser, as_json=as_json)
 
 
-def _check(folders: dict[DemoRole, Path]) -> None:
+def _check_checkpoints(folders: dict[DemoRole, Path]) -> None:
     """Raise `CommandError` if a given folder has no checkpoint for its role."""
     from oakum_client.demo.networks import read_network
     from oakum_worker.errors import CheckpointError
@@ -114,7 +115,7 @@ def _check(folders: dict[DemoRole, Path]) -> None:
             raise CommandError(str(error)) from error
 
 
-def _chain(examples: Path | None, epochs: int, *, anew: bool) -> TrainerChain:
+def _open_chain(examples: Path | None, epochs: int, *, anew: bool) -> TrainerChain:
     from oakum_client.demo.chain import SPECS, DemoRole, TrainerChain, read_specs
     from oakum_worker.errors import SpecError
 
@@ -126,11 +127,10 @@ def _chain(examples: Path | None, epochs: int, *, anew: bool) -> TrainerChain:
             "examples with "
             "--examples, or show checkpoints with --recogniser and --autoencoder"
         )
-    owner = folder.stat().st_uid
-    if examples is None and folder is places[0] and owner not in _trusted_accounts():
+    if examples is None and folder is places[0] and (stranger := _stranger(folder.stat())):
         raise CommandError(
-            f"./{folder} belongs to another account (uid {owner}), and its code would run for you: if you trust "
-            f"it, say --examples {folder}; else work in another folder"
+            f"./{folder} is not run unasked: {stranger}, and its code would run for you: if you trust it, say "
+            f"--examples {folder}; else work in another folder"
         )
     try:
         return TrainerChain(read_specs(folder, epochs), anew=anew)
@@ -138,12 +138,20 @@ def _chain(examples: Path | None, epochs: int, *, anew: bool) -> TrainerChain:
         raise CommandError(str(error)) from error
 
 
-def _trusted_accounts() -> set[int]:
-    """The accounts whose code runs for this one anyway: its own, root, and the owner of Oakum's code."""
-    return {os.geteuid(), 0, Path(__file__).stat().st_uid}
+def _stranger(state: os.stat_result) -> str | None:
+    """Who may have written the examples beside those whose code runs for this account anyway: itself, root, and
+    the owner of Oakum's code; None if nobody. With whom the account shares a checkout of its own is its choice."""
+    from oakum_service.files import owners
+
+    is_own = state.st_uid == os.geteuid() and not state.st_mode & stat.S_IWOTH
+    return None if is_own else owners.stranger(state, trusted=(_owner_of_code(),))
 
 
-def _serve(follower: Follower, at: socket.socket, url: str, *, browser: bool, as_json: bool) -> None:
+def _owner_of_code() -> int:
+    return Path(__file__).stat().st_uid
+
+
+def _serve(follower: Follower, listening: socket.socket, url: str, *, browser: bool, as_json: bool) -> None:
     from oakum_client.demo.pages import serve_demo
 
     def announce() -> None:
@@ -154,10 +162,10 @@ def _serve(follower: Follower, at: socket.socket, url: str, *, browser: bool, as
         if browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             webbrowser.open(url)
 
-    serve_demo(follower, at, announce)
+    serve_demo(follower, listening, announce)
 
 
-def _name_of(host: str) -> str:
+def _host_in_url(host: str) -> str:
     """The name of the host as it is written in an address for a browser."""
     if host in ("0.0.0.0", "::"):
         return socket.gethostname()

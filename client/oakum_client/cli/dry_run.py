@@ -9,6 +9,7 @@ import typer
 
 from oakum_client.cli.trying import TryResult
 from oakum_client.cli.units import duration, rate
+from oakum_solver.wording import counted
 
 if TYPE_CHECKING:
     from oakum_client.rest.client import OakumClient
@@ -24,12 +25,12 @@ def show_plans(client: OakumClient, tried: list[tuple[TrainerSpec, TryResult]], 
         typer.echo(json.dumps({"plans": [view.model_dump(mode="json") for view in views]}, indent=2))
         return
     for view, (_, trial) in zip(views, tried, strict=True):
-        typer.echo("\n".join(_told(view, trial.total_samples)))
+        typer.echo("\n".join(_plan_lines(view, trial.total_samples)))
     typer.echo("Nothing was submitted.")
 
 
-def _told(view: DryRunView, total_samples: int | None) -> list[str]:
-    size = f"{len(view.nodes)} of {view.num_idle} idle nodes"
+def _plan_lines(view: DryRunView, total_samples: int | None) -> list[str]:
+    size = f"{len(view.nodes)} of {counted(view.num_idle, 'idle node')}"
     if not view.nodes:
         lines = [f"{view.name} would have to wait: {view.reason}"]
     else:
@@ -37,21 +38,23 @@ def _told(view: DryRunView, total_samples: int | None) -> list[str]:
     if view.held:
         lines.append("  The cluster is held: nothing starts before `oakum resume`.")
     if view.start_in_s is not None:
-        lines.append(f"  It would train in about {duration(view.start_in_s)}. {_end(view, total_samples)}")
+        lines.append(
+            f"  It would train in about {duration(view.start_in_s)}. {_end_sentence(view, total_samples)}"
+        )
     if view.hole_ends_in_s is not None:
         lines.append(f"  The first of these nodes is wanted in {duration(view.hole_ends_in_s)}.")
     for other in view.changed:
         verb = "shrink" if other.nodes_then < other.nodes_now else "grow"
-        lines.append(f"  {other.name} would {verb} from {other.nodes_now} to {other.nodes_then} nodes.")
+        lines.append(f"  {other.name} would {verb} from {other.nodes_now} to {counted(other.nodes_then, 'node')}.")
     return lines
 
 
-def _end(view: DryRunView, total_samples: int | None) -> str:
+def _end_sentence(view: DryRunView, total_samples: int | None) -> str:
     if view.samples_per_s is None:
         return "Its speed is unknown: the spec has no curve for these nodes. It is measured once the trainer runs."
     if total_samples is None or view.finish_in_s is None:
         return f"At {rate(view.samples_per_s)} samples/s; only the try can tell how many samples there are."
     return (
-        f"{total_samples:,} samples at {rate(view.samples_per_s)} samples/s: it would end in about "
+        f"{counted(total_samples, 'sample')} at {rate(view.samples_per_s)} samples/s: it would end in about "
         f"{duration(view.finish_in_s)}, if these holes stay."
     )

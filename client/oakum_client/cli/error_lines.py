@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-_LAUNCHER = re.compile(
-    r"submitit |srun: |sbatch: |slurmstepd: |slurmd\[|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ agent "
-)
-"""Lines of submitit, of Slurm, and of Oakum's agents, which report when a node comes and goes."""
+from oakum_service.scheduler_table import launcher_lines
+
+_OURS = re.compile(r"submitit |\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ agent ")
+"""Lines of submitit, and of Oakum's agents, which report when a node comes and goes."""
 _ERROR = re.compile(
     r"\b\w*(Error|Exception|Warning|Interrupt)\b|\b(error|fatal|warning|killed|segmentation fault|assertion)\b",
     re.IGNORECASE,
@@ -20,18 +20,19 @@ _BETWEEN = ("During handling of the above exception", "The above exception was t
 def error_lines(lines: list[str]) -> list[str]:
     """The lines that belong to an error or a warning; each line begins with its node's name."""
     inside: dict[str, bool] = defaultdict(bool)
-    kept = []
+    picked = []
+    of_schedulers = launcher_lines()
     for line in lines:
         node, _, text = line.partition(" | ")
-        if _LAUNCHER.match(text):
+        if _OURS.match(text) or text.startswith(of_schedulers):
             continue
         if _TRACEBACK in text:
             inside[node] = True
-            kept.append(line)
+            picked.append(line)
         elif inside[node]:
             # A traceback's lines are indented; the first that is not says what was raised.
             inside[node] = not text or text.startswith((" ", "\t"))
-            kept.append(line)
+            picked.append(line)
         elif _ERROR.search(text) or text.startswith(_BETWEEN):
-            kept.append(line)
-    return kept
+            picked.append(line)
+    return picked

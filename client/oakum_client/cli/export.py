@@ -64,16 +64,21 @@ def export(
         view = client.trainer(trainer)
         folder, is_exact = folder_to_export(view, step), view.spec.exact
         with Console(stderr=True).status(f"reading {folder}") as status:
-            done = export_model(
+            exported = export_model(
                 folder,
                 output,
                 lambda now, total: status.update(f"{filesize.decimal(now)} of {filesize.decimal(total)} written"),
                 is_exact=is_exact,
             )
     if as_json:
-        facts = {"file": str(output), "step": done.step, "tensors": done.num_tensors, "bytes": done.num_bytes}
+        facts = {
+            "file": str(output),
+            "step": exported.step,
+            "tensors": exported.num_tensors,
+            "bytes": exported.num_bytes,
+        }
         typer.echo(json.dumps(facts | {"exact": is_exact}))
         return
-    told = "" if is_exact else "; exact: false, so it may depend on the nodes that trained it"
-    size = filesize.decimal(done.num_bytes)
-    typer.echo(f"{output}: {done.num_tensors} tensors, {size}, after step {done.step}{told}")
+    remark = "" if is_exact else "; exact: false, so it may depend on the nodes that trained it"
+    size = filesize.decimal(exported.num_bytes)
+    typer.echo(f"{output}: {exported.num_tensors} tensors, {size}, after step {exported.step}{remark}")

@@ -10,6 +10,7 @@ import typer
 from oakum_client.cli.app import CommandError, app, example
 from oakum_client.cli.connection import connect
 from oakum_client.cli.output import JsonFlag, console, print_json
+from oakum_solver.wording import counted
 
 CLUSTER = "Cluster"
 _LOOK_S = 0.2
@@ -32,16 +33,17 @@ def hold(
     with connect() as client:
         view = client.hold(reason)
         deadline_s = time.monotonic() + wait
-        left = client.cluster().num_fragments
-        while left and time.monotonic() < deadline_s:
+        num_fragments = client.cluster().num_fragments
+        while num_fragments and time.monotonic() < deadline_s:
             time.sleep(_LOOK_S)
-            left = client.cluster().num_fragments
+            num_fragments = client.cluster().num_fragments
     if as_json:
         print_json(view)
-    elif not left:
+    elif not num_fragments:
         console().print("Held: no fragment is left. `oakum resume` lets the planner launch again.")
-    if wait and left:
-        raise CommandError(f"held, but {left} fragments are still there after {wait:g} s: look at `oakum nodes`")
+    if wait and num_fragments:
+        rest = counted(num_fragments, "fragment")
+        raise CommandError(f"held, but nodes still run {rest} after {wait:g} s: look at `oakum nodes`")
 
 
 @app.command(rich_help_panel=CLUSTER, epilog=example("oakum resume"))

@@ -10,6 +10,7 @@ import typer
 
 from oakum_client.cli.admin import SERVICE
 from oakum_client.cli.app import CommandError, app, example
+from oakum_solver.wording import counted
 from oakum_worker.errors import reason_of
 
 if TYPE_CHECKING:
@@ -69,54 +70,60 @@ def install(
 
     try:
         name = _cluster_name() if cluster is None else cluster
-        made = HookInstallation(folder.absolute(), spool.absolute(), cluster=name)
-        address = url or _address()
-        left = made.install(address, _token(token_file, made.config_file), slurm_user, ca_file)
+        installation = HookInstallation(folder.absolute(), spool.absolute(), cluster=name)
+        address = url or _service_address()
+        root_commands = installation.install(
+            address, _hook_token(token_file, installation.config_file), slurm_user, ca_file
+        )
     except ServiceError as error:
         raise CommandError(str(error)) from error
-    reached = _try(made)
+    fault = _connection_fault(installation)
     if json_output:
         document = {
-            "dir": str(made.folder),
-            "spool": str(made.spool),
+            "dir": str(installation.folder),
+            "spool": str(installation.spool),
             "url": address,
             "cluster": name,
-            "slurm_conf": made.slurm_conf(),
-            "slurm_conf_of_nodes": made.slurm_conf_of_nodes(),
-            "left_to_do": left,
-            "reached": reached == "",
-            "error": reached,
+            "slurm_conf": installation.slurm_conf(),
+            "slurm_conf_of_nodes": installation.slurm_conf_of_nodes(),
+            "left_to_do": root_commands,
+            "reached": fault == "",
+            "error": fault,
         }
         typer.echo(json.dumps(document, indent=2))
         return
-    typer.echo(_installed(made, left, slurm_user, reached))
+    typer.echo(_installation_text(installation, root_commands, slurm_user, fault))
 
 
-def _installed(made: HookInstallation, left: list[str], slurm_user: str, reached: str) -> str:
+def _installation_text(
+    installation: HookInstallation, root_commands: list[str], slurm_user: str, fault: str
+) -> str:
     from oakum_service.schedulers.slurm.hooks.installation import RESTART
 
     lines = [
-        f"The hooks are in {made.folder}. For slurm.conf:",
+        f"The hooks are in {installation.folder}. For slurm.conf:",
         "",
-        *(f"  {line}" for line in made.slurm_conf()),
+        *(f"  {line}" for line in installation.slurm_conf()),
         "",
         "Where you have a PrologSlurmctld or EpilogSlurmctld already, let it call ours. PrologEpilogTimeout may",
         "be longer, as your own prologs need. Hooks of the nodes, which Oakum does not need beside those:",
         "",
-        *(f"  {line}" for line in made.slurm_conf_of_nodes()),
+        *(f"  {line}" for line in installation.slurm_conf_of_nodes()),
         "",
         f"Then {RESTART}.",
         "`oakum hooks status` then runs a tiny job to see whether they are run.",
         "",
-        f"{made.config_file} holds the token: for {slurm_user} to read, on nodes for root, and for nobody else.",
-        *(f"Not allowed here, so do as root: {line}" for line in left),
+        f"{installation.config_file} holds the token: for {slurm_user} to read, on nodes for root, "
+        "and for nobody else.",
+        *(f"Not allowed here, so do as root: {line}" for line in root_commands),
         "",
-        f"As {slurm_user} on the head node, every minute, send what {made.spool} has kept of a service's absence:",
+        f"As {slurm_user} on the head node, every minute, send what {installation.spool} has kept of a "
+        "service's absence:",
         "",
-        f"  systemctl enable --now {made.folder}/oakum-hooks-replay.{{service,timer}}",
-        f"  or a crontab's line:  * * * * * {made.folder / 'replay'}",
+        f"  systemctl enable --now {installation.folder}/oakum-hooks-replay.{{service,timer}}",
+        f"  or a crontab's line:  * * * * * {installation.folder / 'replay'}",
         "",
-        f"The service does not take events now: {reached}" if reached else "The service takes events.",
+        f"The service does not take events now: {fault}" if fault else "The service takes events.",
     ]
     return "\n".join(lines)
 
@@ -140,21 +147,21 @@ def status(
     from oakum_service.schedulers.slurm.hooks.installation import HookInstallation
     from oakum_service.schedulers.slurm.hooks.trial_job import try_hooks
 
-    made = HookInstallation(folder.absolute(), spool.absolute())
-    error = _try(made)
-    tried = try_hooks(made.config_file, Settings().slurm, partition, wait) if job and not error else None
-    num_kept = made.num_kept()
+    installation = HookInstallation(folder.absolute(), spool.absolute())
+    fault = _connection_fault(installation)
+    trial = try_hooks(installation.config_file, Settings().slurm, partition, wait) if job and not fault else None
+    num_kept = installation.num_kept()
     if json_output:
-        found: dict[str, object] = {"reached": error == "", "error": error, "kept": num_kept}
-        if tried is not None:
-            found |= {"job": tried.job, "heard": tried.heard, "run_by_slurm": tried.are_run, "told": tried.told}
-        typer.echo(json.dumps(found))
+        document: dict[str, object] = {"reached": fault == "", "error": fault, "kept": num_kept}
+        if trial is not None:
+            document |= {"job": trial.job, "heard": trial.heard, "run_by_slurm": trial.are_run, "told": trial.told}
+        typer.echo(json.dumps(document))
     else:
-        typer.echo(f"The service does not take events: {error}" if error else "The service takes events.")
-        if tried is not None:
-            typer.echo(f"The hooks: {tried.told}." + (f" To do: {tried.change}." if tried.change else ""))
-        typer.echo(f"{num_kept} events wait in {made.spool} on this machine.")
-    raise typer.Exit(int(error != "" or (tried is not None and tried.are_run is False)))
+        typer.echo(f"The service does not take events: {fault}" if fault else "The service takes events.")
+        if trial is not None:
+            typer.echo(f"The hooks: {trial.told}." + (f" To do: {trial.change}." if trial.change else ""))
+        typer.echo(f"In {installation.spool} on this machine, {counted(num_kept, 'unsent event')}.")
+    raise typer.Exit(int(fault != "" or (trial is not None and trial.are_run is False)))
 
 
 @hooks_app.command("uninstall", epilog=example("sudo oakum hooks uninstall --dir /etc/slurm/oakum"))
@@ -172,20 +179,20 @@ def uninstall(
     """Remove the installed files, once slurm.conf no longer names them."""
     from oakum_service.schedulers.slurm.hooks.installation import RESTART, TOKEN_NAME, HookInstallation
 
-    made = HookInstallation(folder.absolute(), spool.absolute())
-    if naming := [line for line in _lines_of(slurm_conf) if f"={made.folder}/" in line.replace(" ", "")]:
+    installation = HookInstallation(folder.absolute(), spool.absolute())
+    if lines := [line for line in _lines_of(slurm_conf) if f"={installation.folder}/" in line.replace(" ", "")]:
         raise CommandError(
             f"{slurm_conf} still names the hooks; Slurm holds jobs whose prolog is gone. Remove these lines, then "
-            f"{RESTART}, and try again:\n  " + "\n  ".join(naming)
+            f"{RESTART}, and try again:\n  " + "\n  ".join(lines)
         )
-    num_kept = made.uninstall()
-    typer.echo(f"The hooks are gone from {made.folder}.")
+    num_kept = installation.uninstall()
+    typer.echo(f"The hooks are gone from {installation.folder}.")
     if num_kept:
-        typer.echo(f"{num_kept} events that were never sent are left in {made.spool}.")
+        typer.echo(f"In {installation.spool}, {counted(num_kept, 'unsent event')} left.")
     typer.echo(f"`oakum token revoke {TOKEN_NAME}` on the service's machine takes away their token.")
 
 
-def _address() -> str:
+def _service_address() -> str:
     from oakum_client.rest.client import OakumClient
     from oakum_client.rest.errors import ClientError
 
@@ -196,7 +203,7 @@ def _address() -> str:
         raise CommandError(f"{error}\nOr give the address as --url.") from error
 
 
-def _token(file: Path | None, config_file: Path) -> str:
+def _hook_token(file: Path | None, config_file: Path) -> str:
     """The token for the hooks: the one in `file` if given, else that of an earlier installation in `config_file`,
     else a new one made in the database. Raises `CommandError` where the file cannot be read or no token can be
     made."""
@@ -207,8 +214,8 @@ def _token(file: Path | None, config_file: Path) -> str:
             return file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise CommandError(f"--token-file {file} cannot be read: {reason_of(error)}") from error
-    if (known := read_token(config_file)) is not None:
-        return known
+    if (earlier := read_token(config_file)) is not None:
+        return earlier
     from oakum_client.cli.admin import open_database
     from oakum_service.db.engine import open_sessions
     from oakum_service.identity import tokens
@@ -242,9 +249,9 @@ def _lines_of(file: Path) -> list[str]:
     return [line for raw in text.splitlines() if (line := raw.partition("#")[0].strip())]
 
 
-def _try(made: HookInstallation) -> str:
+def _connection_fault(installation: HookInstallation) -> str:
     """Post an empty list of events to the service, as a hook would. Returns what went wrong; empty if it was
     accepted."""
     from oakum_service.schedulers.slurm.hooks.connection_check import try_to_post
 
-    return try_to_post(made.config_file)
+    return try_to_post(installation.config_file)

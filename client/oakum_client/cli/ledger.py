@@ -47,13 +47,13 @@ def ledger(
         raise typer.BadParameter("give one of --csv and --json")
     _LISTING.check(columns, sort)
     with connect() as client:
-        found = client.ledger(month=month, months=months, user=user)
+        document = client.ledger(month=month, months=months, user=user)
     if as_json:
-        print_json(found)
+        print_json(document)
     elif as_csv:
-        _write_csv(found.entries)
+        _write_csv(document.entries)
     else:
-        console().print(_LISTING.table(found.entries, columns, sort))
+        console().print(_LISTING.table(document.entries, columns, sort))
 
 
 def _hours_lost(entry: LedgerEntry) -> float:
@@ -83,7 +83,7 @@ _LISTING: Listing[LedgerEntry] = Listing(
         ),
         "ends": Column(
             "ENDS OF FRAGMENTS",
-            lambda entry: ", ".join(f"{number} {cause}" for cause, number in _by_number(entry)) or "-",
+            lambda entry: ", ".join(f"{number} {cause}" for cause, number in _ends_by_number(entry)) or "-",
             key=lambda entry: sum(entry.ends.values()),
         ),
     },
@@ -97,10 +97,10 @@ def _write_csv(entries: list[LedgerEntry]) -> None:
     writer = csv.DictWriter(sys.stdout, [*LedgerEntry.model_fields], lineterminator="\n")
     writer.writeheader()
     for entry in entries:
-        ends = ";".join(f"{cause}={number}" for cause, number in _by_number(entry))
+        ends = ";".join(f"{cause}={number}" for cause, number in _ends_by_number(entry))
         writer.writerow(entry.model_dump() | {"ends": ends})
 
 
-def _by_number(entry: LedgerEntry) -> list[tuple[str, int]]:
+def _ends_by_number(entry: LedgerEntry) -> list[tuple[str, int]]:
     """(cause, number of ends), the most frequent first."""
     return sorted(entry.ends.items(), key=lambda each: (-each[1], each[0]))

@@ -38,16 +38,16 @@ def logs(
     """Print the last lines that a trainer's fragments wrote; with --errors only tracebacks, errors and
     warnings."""
     with connect() as client:
-        text = _read(client, trainer, tail, errors=errors)
+        text = _read_log(client, trainer, tail, errors=errors)
         if as_json:
             print_json(text)
             return
-        _echo(text.lines)
+        _print_lines(text.lines)
         if follow:
-            _follow(client, trainer, tail, text.lines, errors=errors)
+            _print_new_lines(client, trainer, tail, text.lines, errors=errors)
 
 
-def _read(client: OakumClient, ref: str, tail: int, *, errors: bool) -> LogText:
+def _read_log(client: OakumClient, ref: str, tail: int, *, errors: bool) -> LogText:
     """The last `tail` lines of the trainer's log; with `errors`, the last `tail` that belong to errors or
     warnings."""
     if not errors:
@@ -56,14 +56,14 @@ def _read(client: OakumClient, ref: str, tail: int, *, errors: bool) -> LogText:
     return text.model_copy(update={"lines": error_lines(text.lines)[-tail:]})
 
 
-def _follow(client: OakumClient, ref: str, tail: int, seen: list[str], *, errors: bool) -> None:
+def _print_new_lines(client: OakumClient, ref: str, tail: int, seen: list[str], *, errors: bool) -> None:
     ended = False
     while not ended:
         time.sleep(_PERIOD_S)
         # Read the state before the lines, so that the last lines of a trainer that ends meanwhile are printed.
         ended = client.trainer(ref).state.ended
-        lines = _read(client, ref, tail, errors=errors).lines
-        _echo(new_lines(seen, lines))
+        lines = _read_log(client, ref, tail, errors=errors).lines
+        _print_lines(new_lines(seen, lines))
         seen = lines
 
 
@@ -72,14 +72,14 @@ def new_lines(seen: list[str], lines: list[str]) -> list[str]:
 
     A tail joins lines of several nodes, each of which moves on its own; the prefix of a line names its node.
     """
-    before = _by_node(seen)
-    fresh: list[str] = []
-    for node, after in _by_node(lines).items():
-        fresh += after[_overlap(before.get(node, []), after) :]
-    return fresh
+    before = _lines_by_node(seen)
+    new: list[str] = []
+    for node, after in _lines_by_node(lines).items():
+        new += after[_overlap(before.get(node, []), after) :]
+    return new
 
 
-def _by_node(lines: list[str]) -> dict[str, list[str]]:
+def _lines_by_node(lines: list[str]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = defaultdict(list)
     for line in lines:
         groups[line.split(maxsplit=1)[0] if line.strip() else ""].append(line)
@@ -94,6 +94,6 @@ def _overlap(before: list[str], after: list[str]) -> int:
     return 0
 
 
-def _echo(lines: list[str]) -> None:
+def _print_lines(lines: list[str]) -> None:
     for line in lines:
         typer.echo(line)

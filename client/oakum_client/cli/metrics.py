@@ -16,6 +16,7 @@ from oakum_client.cli.app import TRAINERS, CommandError, app, example
 from oakum_client.cli.connection import connect
 from oakum_client.cli.output import JsonFlag, TrainerRef, console, table
 from oakum_client.cli.units import clock, count, decimal
+from oakum_solver.wording import counted
 
 if TYPE_CHECKING:
     from oakum_client.rest.client import OakumClient
@@ -68,7 +69,7 @@ def metrics(
         evaluations = client.evaluations(trainer)
         points = client.series(trainer, _MOST_POINTS, from_at=0.0).points if as_csv else []
     if as_json:
-        typer.echo(json.dumps({"evaluations": [each.model_dump() for each in evaluations]}))
+        typer.echo(json.dumps({"evaluations": [evaluation.model_dump() for evaluation in evaluations]}))
     elif as_csv:
         _write_csv(evaluations, points)
     elif evaluations:
@@ -105,23 +106,27 @@ def _write_run(client: OakumClient, trainer: str, folder: Path, *, follow: bool)
             time.sleep(_PERIOD_S)
     finally:
         run.close()
-    typer.echo(f"{folder / view.name}: {count} points; `tensorboard --logdir {folder}` shows them")
+    typer.echo(f"{folder / view.name}: {counted(count, 'point')}; `tensorboard --logdir {folder}` shows them")
 
 
 def metric_names(evaluations: Iterable[EvaluationView]) -> list[str]:
     """The names of all metrics, in the order in which they appear."""
-    return list(dict.fromkeys(name for each in evaluations for name in each.metrics))
+    return list(dict.fromkeys(name for evaluation in evaluations for name in evaluation.metrics))
 
 
 def _print_table(evaluations: list[EvaluationView]) -> None:
-    shown = evaluations[-_SHOWN:]
-    names = metric_names(shown)
+    newest = evaluations[-_SHOWN:]
+    names = metric_names(newest)
     listing = table("STEP", "AT", *(name.upper() for name in names), right=("STEP", *map(str.upper, names)))
-    for each in shown:
-        listing.add_row(count(each.step), clock(each.at), *(decimal(each.metrics.get(name)) for name in names))
+    for evaluation in newest:
+        listing.add_row(
+            count(evaluation.step),
+            clock(evaluation.at),
+            *(decimal(evaluation.metrics.get(name)) for name in names),
+        )
     screen = console()
-    if len(shown) < len(evaluations):
-        screen.print(f"The newest {len(shown)} of {count(len(evaluations))} evaluations; `--csv` prints all.\n")
+    if len(newest) < len(evaluations):
+        screen.print(f"The newest {len(newest)} of {count(len(evaluations))} evaluations; `--csv` prints all.\n")
     screen.print(listing)
 
 
@@ -143,7 +148,7 @@ def steps_of(points: Iterable[SeriesPoint], evaluations: Iterable[EvaluationView
     for point in points:
         row = rows.setdefault(point.step, {})
         row |= {name: value for name, value in point.model_dump().items() if row.get(name) is None}
-    for each in evaluations:
-        row = rows.setdefault(each.step, {"step": each.step, "at": each.at})
-        row |= each.metrics
+    for evaluation in evaluations:
+        row = rows.setdefault(evaluation.step, {"step": evaluation.step, "at": evaluation.at})
+        row |= evaluation.metrics
     return [rows[step] for step in sorted(rows)]

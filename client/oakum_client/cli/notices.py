@@ -79,10 +79,10 @@ def try_recipient(
     except ValidationError as error:
         raise typer.BadParameter("; ".join(fault_of(item) for item in error.errors())) from error
     with connect() as client:
-        tested = client.try_recipient(request)
+        outcome = client.try_recipient(request)
     if as_json:
-        print_json(tested)
-    elif tested.sent:
-        typer.echo(f"Sent: {tested.recipient} has taken it.")
-    if not tested.sent:
-        raise CommandError(f"not sent to {tested.recipient}: {tested.error}")
+        print_json(outcome)
+    elif outcome.sent:
+        typer.echo(f"Sent: {outcome.recipient} has taken it.")
+    if not outcome.sent:
+        raise CommandError(f"not sent to {outcome.recipient}: {outcome.error}")

@@ -18,19 +18,19 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     groups = {name: group for name, group in get_type_hints(command).items() if name != "return"}
 
     @wraps(command)
-    def flat(**given: Any) -> None:
+    def command_of_options(**options: Any) -> None:
         command(
             **{
-                name: group(**{field.name: given[field.name] for field in fields(group)})
+                name: group(**{field.name: options[field.name] for field in fields(group)})
                 for name, group in groups.items()
             }
         )
 
-    flat.__signature__ = Signature(  # type: ignore[attr-defined]
+    command_of_options.__signature__ = Signature(  # type: ignore[attr-defined]
         [parameter for group in groups.values() for parameter in _parameters(group)]
     )
-    flat.__annotations__ = {}
-    return flat
+    command_of_options.__annotations__ = {}
+    return command_of_options
 
 
 def _parameters(group: type[Any]) -> Iterator[Parameter]:

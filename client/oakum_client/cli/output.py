@@ -60,15 +60,15 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     narrow, texts go on in the next line and numbers do not."""
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    empty = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
-        made.add_column(
+        empty.add_column(
             column,
             justify="right" if column in right else "left",
             no_wrap=column in right,
             overflow="fold",
         )
-    return made
+    return empty
 
 
 def print_json(document: BaseModel, *, indent: int | None = 2) -> None:

@@ -36,13 +36,13 @@ class OutputFile:
     def write(self, parts: Iterable[str]) -> None:
         """Replace the file by the joined `parts`. Without any part, only check that it could be replaced. Raises
         `CommandError` where it cannot be written; the old file then stays."""
-        written = False
+        has_parts = False
         try:
             with self._part.open("w", encoding="utf-8", newline="") as file:
                 for part in parts:
-                    written = True
+                    has_parts = True
                     file.write(part)
-            if written:
+            if has_parts:
                 self._part.replace(self._target)
         except OSError as error:
             raise CommandError(f"{self._option} {self.path}: {error.strerror or error}") from error

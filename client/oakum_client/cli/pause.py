@@ -72,5 +72,5 @@ def retry(trainer: TrainerRef, as_json: JsonFlag = False) -> None:
         print_json(view)
         return
     step = view.checkpoint_step
-    where = "its beginning: it has no checkpoint" if step is None else f"its checkpoint of step {count(step)}"
-    typer.echo(f"{view.name} goes on from {where}, as soon as a plan grants it nodes.")
+    start = "its beginning: it has no checkpoint" if step is None else f"its checkpoint of step {count(step)}"
+    typer.echo(f"{view.name} goes on from {start}, as soon as a plan grants it nodes.")

@@ -86,64 +86,64 @@ def pipeline(
     from oakum_worker.parallel.pipeline.validation import validate
 
     picture = OutputFile(svg, "--svg") if svg else None
-    kind = TRAITS[schedule]
-    if kind.has_pipes and stages_per_worker is not None:
+    traits = TRAITS[schedule]
+    if traits.has_pipes and stages_per_worker is not None:
         raise CommandError(f"{schedule} has one stage of each pipe on a worker: leave out --stages-per-worker")
-    if not kind.has_pipes and (pipes != 2 or scheme != "auto"):
+    if not traits.has_pipes and (pipes != 2 or scheme != "auto"):
         raise CommandError(f"--pipes and --scheme are for {', '.join(WITH_PIPES)}: leave them out for {schedule}")
-    per_worker = stages_per_worker or kind.stages_per_worker
+    per_worker = stages_per_worker or traits.stages_per_worker
     if stages % per_worker:
         raise CommandError(
             f"{stages} stages cannot be dealt out {per_worker} to a worker: give a multiple of that"
         )
     try:
-        built = build(
+        orders = build(
             schedule,
             num_workers=stages // per_worker,
             num_micro_batches=micro_batches,
-            stages_per_worker=None if kind.has_pipes else per_worker,
+            stages_per_worker=None if traits.has_pipes else per_worker,
             num_pipes=pipes,
             scheme=scheme,
             backward=backward,
         )
-        validate(built)
+        validate(orders)
     except ScheduleError as error:
         raise CommandError(str(error)) from error
-    simulation = simulate(built, forward=1.0, backward=backward)
-    facts = _facts(built, simulation, backward, per_worker)
+    simulation = simulate(orders, forward=1.0, backward=backward)
+    facts = _facts(orders, simulation, backward, per_worker)
     if picture is not None:
-        picture.write([draw_svg(built, simulation)])
+        picture.write([draw_svg(orders, simulation)])
     if json_output:
         typer.echo(json.dumps(facts | {"workers": _operations(simulation)}, indent=2))
         return
     screen = console()
     if draw:
-        screen.print(draw_text(built, simulation), soft_wrap=True)
+        screen.print(draw_text(orders, simulation), soft_wrap=True)
         screen.print()
     _print_facts(facts)
 
 
-def _facts(built: Schedule, simulation: Simulation, backward: float, per_worker: int) -> dict[str, Any]:
+def _facts(schedule: Schedule, simulation: Simulation, backward: float, per_worker: int) -> dict[str, Any]:
     from oakum_worker.parallel.pipeline.formulas import FormulaTerms
     from oakum_worker.parallel.pipeline.schedules import SCHEDULES
 
-    doubled = any(len(operation.micro_batches) == 2 for order in built.operations for operation in order)
+    doubled = any(len(operation.micro_batches) == 2 for order in schedule.operations for operation in order)
     formula = None
     if backward in (1, 2):
         terms = FormulaTerms(
-            built.num_workers,
-            built.num_micro_batches,
+            schedule.num_workers,
+            schedule.num_micro_batches,
             stages_per_worker=per_worker,
-            num_pipes=built.num_pipes,
+            num_pipes=schedule.num_pipes,
             backward=1 if backward == 1 else 2,
         )
-        formula = SCHEDULES[built.name].bubble(terms)
+        formula = SCHEDULES[schedule.name].bubble(terms)
     return {
-        "schedule": built.name,
-        "num_stages": built.num_stages,
-        "num_workers": built.num_workers,
-        "num_pipes": built.num_pipes,
-        "num_micro_batches": built.num_micro_batches,
+        "schedule": schedule.name,
+        "num_stages": schedule.num_stages,
+        "num_workers": schedule.num_workers,
+        "num_pipes": schedule.num_pipes,
+        "num_micro_batches": schedule.num_micro_batches,
         "doubled_forwards": doubled,
         "backward": backward,
         "makespan": simulation.makespan,
@@ -171,14 +171,16 @@ def _operations(simulation: Simulation) -> list[list[dict[str, Any]]]:
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
-    formula, held = facts["formula"], facts["peak_activations"]
+    formula, activations = facts["formula"], facts["peak_activations"]
     pipes = f" in {facts['num_pipes']} pipes" if facts["num_pipes"] > 1 else ""
     passes = ", forward passes of two micro-batches" if facts["doubled_forwards"] else ""
-    told = f"  ({formula['text']} = {100 * formula['value']:.1f} %)" if formula else ""
+    formula_text = f"  ({formula['text']} = {100 * formula['value']:.1f} %)" if formula else ""
     typer.echo(
         f"{facts['schedule']}: {facts['num_micro_batches']} micro-batches through {facts['num_stages']} stages on "
         f"{facts['num_workers']} workers{pipes}{passes}"
     )
     typer.echo(f"makespan     {facts['makespan']:g} forward passes; a backward pass takes {facts['backward']:g}")
-    typer.echo(f"bubbles      {100 * facts['bubble_ratio']:.1f} %{told}")
-    typer.echo(f"activations  {' '.join(f'{number:g}' for number in held)} micro-batches at most, by worker")
+    typer.echo(f"bubbles      {100 * facts['bubble_ratio']:.1f} %{formula_text}")
+    typer.echo(
+        f"activations  {' '.join(f'{number:g}' for number in activations)} micro-batches at most, by worker"
+    )

@@ -42,7 +42,7 @@ def layout(
     from oakum_worker.profiling.layout_command import layouts_as_text, measure_layouts
 
     try:
-        found = measure_layouts(spec, nodes, memory, latency_us, bandwidth)
+        layouts = measure_layouts(spec, nodes, memory, latency_us, bandwidth)
     except WorkerError as error:
         raise CommandError(str(error)) from error
-    typer.echo(as_document(found) if json_output else layouts_as_text(found))
+    typer.echo(as_document(layouts) if json_output else layouts_as_text(layouts))

@@ -42,7 +42,7 @@ def micro_batch(
     from oakum_worker.profiling.command import as_document, as_text, measure
 
     try:
-        found = measure(spec, memory, pipeline_stages, batch, largest=largest, fresh=fresh)
+        measurements = measure(spec, memory, pipeline_stages, batch, largest=largest, fresh=fresh)
     except WorkerError as error:
         raise CommandError(str(error)) from error
-    typer.echo(as_document(found) if json_output else as_text(found))
+    typer.echo(as_document(measurements) if json_output else as_text(measurements))

@@ -25,22 +25,22 @@ User = Annotated[str, typer.Argument(help="Name of the user's tokens.", show_def
 def list_quotas(as_json: JsonFlag = False) -> None:
     """List what users have of what they may have; for others than administrators, their own."""
     with connect() as client:
-        found = client.quotas()
+        quotas = client.quotas()
     if as_json:
-        print_json(found)
+        print_json(quotas)
     else:
-        _print(found.quotas)
+        _print_quotas(quotas.quotas)
 
 
 @quota_app.command("show", epilog=example("oakum quota show alice"))
 def show(user: User, as_json: JsonFlag = False) -> None:
     """Show one user's quota and what is used of it, checkpoints included."""
     with connect() as client:
-        found = client.quota(user)
+        quota = client.quota(user)
     if as_json:
-        print_json(found)
+        print_json(quota)
     else:
-        _print([found])
+        _print_quotas([quota])
 
 
 @quota_app.command(
@@ -60,27 +60,27 @@ def set_quota(
 
     from oakum_service.api.schemas.quotas import QuotaLimits
 
-    given = {
+    options = {
         "trainers": trainers,
         "nodes": nodes,
         "node_hours": node_hours,
         "storage_gib": storage_gib,
         "weight": weight,
     }
-    if all(value is None for value in given.values()):
+    if all(value is None for value in options.values()):
         raise CommandError(f"no limit is given: say which, such as --nodes 64, or `oakum quota clear {user}`")
     try:
-        limits = QuotaLimits.model_validate(given)
+        limits = QuotaLimits.model_validate(options)
     except ValidationError as error:
-        wrong = error.errors()[0]
-        option = str(wrong["loc"][0]).replace("_", "-")
-        raise CommandError(f"--{option} {wrong['input']}: {fault_of(wrong)}") from error
+        fault = error.errors()[0]
+        option = str(fault["loc"][0]).replace("_", "-")
+        raise CommandError(f"--{option} {fault['input']}: {fault_of(fault)}") from error
     with connect() as client:
-        found = client.set_quota(user, limits)
+        quota = client.set_quota(user, limits)
     if as_json:
-        print_json(found)
+        print_json(quota)
     else:
-        _print([found])
+        _print_quotas([quota])
 
 
 @quota_app.command("clear", epilog=example("oakum quota clear alice"))
@@ -91,21 +91,21 @@ def clear(user: User) -> None:
     typer.echo(f"{user} has the usual quota")
 
 
-def _print(found: list[QuotaView]) -> None:
+def _print_quotas(quotas: list[QuotaView]) -> None:
     listing = table("USER", "LIMITS", "TRAINERS", "NODES", "NODE-HOURS", "STORAGE (GiB)", "WEIGHT")
-    for view in found:
+    for view in quotas:
         listing.add_row(
             view.user,
             "own" if view.own else "usual",
-            _of(view.used.trainers, view.limits.trainers),
-            _of(view.used.nodes, view.limits.nodes),
-            _of(view.used.node_hours, view.limits.node_hours),
-            _of(view.used.storage_gib, view.limits.storage_gib),
+            _use_of_limit(view.used.trainers, view.limits.trainers),
+            _use_of_limit(view.used.nodes, view.limits.nodes),
+            _use_of_limit(view.used.node_hours, view.limits.node_hours),
+            _use_of_limit(view.used.storage_gib, view.limits.storage_gib),
             "any" if view.limits.weight is None else f"{view.limits.weight:g}",
         )
     console().print(listing)
 
 
-def _of(used: float | None, limit: float | None) -> str:
-    told = "?" if used is None else f"{used:.4g}"
-    return told if limit is None else f"{told} of {limit:g}"
+def _use_of_limit(used: float | None, limit: float | None) -> str:
+    text = "?" if used is None else f"{used:.4g}"
+    return text if limit is None else f"{text} of {limit:g}"

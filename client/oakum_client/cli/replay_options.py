@@ -6,21 +6,22 @@ import math
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
     from oakum_solver.logs.holes import HoleLog
+    from oakum_solver.planning import PlanningRules
     from oakum_solver.replay.settings import ReplaySettings
     from oakum_solver.replay.workload import Workload
 
 _PAPER = "paper"
-_SLURM = Path("slurm")
-_SINCE = "30d"
+_SLURM, _OWN = Path("slurm"), Path("own")
+_SINCE = {_SLURM: "30d", _OWN: "7d"}
 _log_option = partial(typer.Option, rich_help_panel="The log")
 _trainer_option = partial(typer.Option, rich_help_panel="The trainers")
 _planner_option = partial(typer.Option, rich_help_panel="The planner")
@@ -34,13 +35,14 @@ class LogOptions:
     log: Annotated[
         Path,
         typer.Argument(
-            help="Idle log (.csv: node,start_s,end_s) or jobs (.swf), also .gz; or the word `slurm`: from sacct.",
+            help="Idle log (.csv: node,start_s,end_s) or jobs (.swf), also .gz; the word `slurm`: from sacct; or "
+            "`own`: what the running service has seen.",
             show_default=False,
         ),
     ]
     since: Annotated[
         str | None,
-        _log_option(metavar="30d", help="With `slurm`: how far back: 36h, 30d, 8w; by default 30d."),
+        _log_option(metavar="30d", help="How far back: 36h, 30d, 8w; by default 30d with `slurm`, 7d with `own`."),
     ] = None
     nodes: Annotated[
         int | None, _log_option(min=1, help="Nodes of the machine; by default as the SWF header says.")
@@ -66,14 +68,35 @@ class LogOptions:
 
     def __post_init__(self) -> None:
         _check_finite({"--turnover": self.turnover, "--from": self.from_hours, "--hours": self.hours})
-        if self.since is not None and not self.is_slurm:
-            raise typer.BadParameter("--since goes with `oakum replay slurm`; a file has --from and --hours")
-        _span_s(self.since or _SINCE)
+        if self.since is not None:
+            if self.log not in _SINCE:
+                raise typer.BadParameter("--since goes with `slurm` and `own`; a file has --from and --hours")
+            _span_s(self.since)
 
     @property
     def is_slurm(self) -> bool:
         """Whether the log is Slurm's own accounting."""
         return self.log == _SLURM
+
+    @property
+    def names_nodes(self) -> bool:
+        """Whether the log has the nodes' own names; nodes of SWF logs have made-up ones."""
+        return not self.log.name.lower().endswith((".swf", ".swf.gz"))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the log is what the running service has seen."""
+        return self.log == _OWN
+
+    @property
+    def cuts_time(self) -> bool:
+        """Whether only a part of the log is to be replayed."""
+        return self.from_hours > 0 or self.hours is not None
+
+    @property
+    def since_s(self) -> float:
+        """How far back Slurm's accounting or the service's own history is read, in seconds."""
+        return _span_s(self.since or _SINCE[self.log])
 
     def read(self, progress: Callable[[float], None]) -> HoleLog:
         """Read the log's holes in the hours that are to be replayed. `progress` is called with the share read,
@@ -89,7 +112,7 @@ class LogOptions:
         from oakum_service.schedulers.slurm.accounting_log import read_accounting
 
         until = time.time()
-        return read_accounting(Settings().slurm, until - _span_s(self.since or _SINCE), until)
+        return read_accounting(Settings().slurm, until - self.since_s, until)
 
     def _read_file(self, progress: Callable[[float], None]) -> HoleLog:
         from oakum_solver.logs.reading import read_log
@@ -122,18 +145,28 @@ class TrainerOptions:
     max_trainers: Annotated[
         int | None, _trainer_option(min=1, help="Most trainers at once, first come first served.")
     ] = None
-    cost: Annotated[Literal["paper", "in-place", "none"], _trainer_option(help="What a rescale costs.")] = "paper"
+    cost: Annotated[
+        Literal["paper", "in-place", "none"] | None,
+        _trainer_option(help="What a rescale costs; by default `paper`, with --as `in-place`."),
+    ] = None
     stall: Annotated[
-        float, _trainer_option(min=0, help="With `in-place`: seconds for which a rescale stops a trainer.")
-    ] = 1.0
+        float | None,
+        _trainer_option(min=0, help="With `in-place`: seconds for which a rescale stops a trainer; by default 1."),
+    ] = None
     startup: Annotated[
-        float, _trainer_option(min=0, help="With `in-place`: seconds that a node takes to start up.")
-    ] = 20.0
+        float | None,
+        _trainer_option(min=0, help="With `in-place`: seconds that a node takes to start up; by default 20."),
+    ] = None
 
     def __post_init__(self) -> None:
         _check_finite({"--stall": self.stall, "--startup": self.startup})
         if self.workload_file is not None and (self.trainers is not None or self.finite):
             raise typer.BadParameter("--trainers and --finite go with --workload paper; a file says it itself")
+
+    @property
+    def names_trainers(self) -> bool:
+        """Whether an option says which trainers are replayed."""
+        return self.workload != _PAPER or self.trainers is not None or self.finite
 
     @property
     def workload_file(self) -> Path | None:
@@ -154,29 +187,43 @@ class TrainerOptions:
 class PlannerOptions:
     """How `oakum replay` plans: policy, objective, solver and limits."""
 
+    as_site: Annotated[
+        str | None,
+        _planner_option(
+            "--as",
+            metavar="service|URL|FILE",
+            help="Plan as this service does, or would with this configuration file; other options count more.",
+        ),
+    ] = None
     policy: Annotated[Literal["milp", "greedy", "equal-share"], _planner_option(help="How nodes are granted.")] = (
         "milp"
     )
     objective: Annotated[
-        str, _planner_option(help="throughput, speedup, weighted, fair-share, deadline or an expression.")
-    ] = "speedup"
-    look_ahead: Annotated[
-        float | None,
+        str | None,
         _planner_option(
-            min=0,
-            help="Seconds over which a plan counts its gains; by default a tenth of the time for which idle "
-            "nodes are "
-            "expected to stay idle.",
+            help="throughput, speedup, weighted, fair-share, deadline or an expression; by default speedup."
         ),
     ] = None
-    solver: Annotated[Literal["cbc", "highs"], _planner_option(help="The MILP solver.")] = "cbc"
-    time_limit: Annotated[float, _planner_option(min=0, help="Time limit for one plan, in seconds.")] = 5.0
+    look_ahead: Annotated[
+        str | None,
+        _planner_option(
+            metavar="SECONDS|auto",
+            help="Seconds over which a plan counts its gains; by default a tenth of the time for which idle nodes "
+            "are expected to stay idle.",
+        ),
+    ] = None
+    solver: Annotated[Literal["cbc", "highs"] | None, _planner_option(help="The MILP solver; by default cbc.")] = (
+        None
+    )
+    time_limit: Annotated[
+        float | None, _planner_option(min=0, help="Time limit for one plan, in seconds; by default 5.")
+    ] = None
     groups: Annotated[
-        bool,
+        bool | None,
         _planner_option(
             "--groups/--no-groups", help="Forecast the holes' ends, and plan for nodes that may leave together."
         ),
-    ] = False
+    ] = None
     guard: Annotated[
         float | None,
         _planner_option(min=0, help="Guarantee nodes to trainers that have waited this many seconds."),
@@ -188,7 +235,28 @@ class PlannerOptions:
     ] = False
 
     def __post_init__(self) -> None:
-        _check_finite({"--look-ahead": self.look_ahead, "--time-limit": self.time_limit, "--guard": self.guard})
+        _check_finite({"--time-limit": self.time_limit, "--guard": self.guard})
+        if self.look_ahead is not None:
+            _look_ahead_s(self.look_ahead)
+
+    def rules(self, site: PlanningRules) -> PlanningRules:
+        """The site's rules, with what the options say instead. Raises `SolverError` for an objective that cannot
+        be read."""
+        from oakum_solver.guard import StarvationGuard
+        from oakum_solver.objectives import parse_objective
+
+        given: dict[str, Any] = {
+            "milp_solver": self.solver,
+            "time_limit_s": self.time_limit,
+            "groups": self.groups,
+            "user_cap": self.user_cap,
+            "objective": None if self.objective is None else parse_objective(self.objective),
+            "guard": None if self.guard is None else StarvationGuard(wait_s=self.guard),
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        if self.look_ahead is not None:
+            given["look_ahead_s"] = _look_ahead_s(self.look_ahead)
+        return replace(site, **given)
 
 
 @dataclass(frozen=True)
@@ -202,27 +270,39 @@ class OutputOptions:
 
 def replay_settings(trainers: TrainerOptions, planner: PlannerOptions) -> ReplaySettings:
     """Make the replay engine's settings from the options. Raises `SolverError` for an objective that cannot be
-    read."""
-    from oakum_solver.guard import StarvationGuard
-    from oakum_solver.objectives import parse_objective
+    read, and `CommandError` where `--as` names no site that answers."""
+    from oakum_client.cli.site_rules import SiteRules, site_rules
     from oakum_solver.replay.costs import CostModel
     from oakum_solver.replay.settings import ReplaySettings
 
-    return ReplaySettings(
-        objective=parse_objective(planner.objective),
-        look_ahead_s=planner.look_ahead,
-        cost=CostModel(trainers.cost),
-        stall_s=trainers.stall,
-        startup_s=trainers.startup,
+    defaults = ReplaySettings()
+    site = SiteRules(defaults, defaults.stall_s, defaults.startup_s)
+    cost = "paper"
+    if planner.as_site is not None:
+        site, cost = site_rules(planner.as_site), "in-place"
+    rules = planner.rules(site.rules)
+    return ReplaySettings.following(
+        rules,
+        cost=CostModel(trainers.cost or cost),
+        stall_s=site.stall_s if trainers.stall is None else trainers.stall,
+        startup_s=site.startup_s if trainers.startup is None else trainers.startup,
         max_trainers=trainers.max_trainers,
         policy=planner.policy,
-        groups=planner.groups,
         published=planner.published,
-        milp_solver=planner.solver,
-        time_limit_s=planner.time_limit,
-        user_cap=planner.user_cap,
-        guard=StarvationGuard() if planner.guard is None else StarvationGuard(wait_s=planner.guard),
     )
+
+
+def _look_ahead_s(text: str) -> float | None:
+    """The seconds that `--look-ahead` names; None for `auto`."""
+    if text == "auto":
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise typer.BadParameter(f"--look-ahead is {text!r}: give seconds above 0, or auto")
+    return seconds
 
 
 def _span_s(text: str) -> float:
@@ -233,7 +313,7 @@ def _span_s(text: str) -> float:
     return int(match[1]) * {"h": 3600.0, "d": 86400.0, "w": 604800.0}[match[2]]
 
 
-def _check_finite(given: dict[str, float | None]) -> None:
-    for option, value in given.items():
+def _check_finite(options: dict[str, float | None]) -> None:
+    for option, value in options.items():
         if value is not None and not math.isfinite(value):
             raise typer.BadParameter(f"{option} is {value}: give a finite number")

@@ -96,19 +96,20 @@ def _plans(result: ReplayResult) -> str:
 
 def _gap(result: ReplayResult) -> str:
     median = gaps(result.steps)["p50"]
-    told = not_optimal(result.steps) > 0 and math.isfinite(median)
-    return f" (median gap {median:.2g})" if told else ""
+    has_gap = not_optimal(result.steps) > 0 and math.isfinite(median)
+    return f" (median gap {median:.2g})" if has_gap else ""
 
 
 def _trainers(result: ReplayResult) -> str:
-    number, done = len(result.trainers), len(finished(result))
+    num_trainers, num_finished = len(result.trainers), len(finished(result))
     if all(trainer.wanted_samples is None for trainer in result.trainers):
-        ended = f"{count(number)} endless"
-    elif done:
-        ended = f"{done} of {number} finished, {duration(mean_completion_s(result))} after submission on average"
+        ends = f"{count(num_trainers)} endless"
+    elif num_finished:
+        mean = duration(mean_completion_s(result))
+        ends = f"{num_finished} of {num_trainers} finished, {mean} after submission on average"
     else:
-        ended = f"none of {number} finished"
-    return f"Trainers: {ended}; {count(result.rescales)} rescales, {result.samples:.4g} samples."
+        ends = f"none of {num_trainers} finished"
+    return f"Trainers: {ends}; {count(result.rescales)} rescales, {result.samples:.4g} samples."
 
 
 def _hours(hours: float) -> str:

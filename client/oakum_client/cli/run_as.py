@@ -58,7 +58,7 @@ def install(
             python or Path(sys.executable),
             least_uid,
             tuple(refuse or ()),
-            dict(_variable(one) for one in variables or ()),
+            dict(_variable(variable) for variable in variables or ()),
             launcher,
             config,
         ).install()
@@ -81,15 +81,15 @@ def check(
     if shutil.which("sudo") is None:
         raise CommandError("there is no sudo on this machine: install it, then `oakum run-as install`")
     command = ["sudo", "-n", "--", str(launcher), "check", *([] if account is None else ["--account", account])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise CommandError(done.stderr.strip() or f"{launcher} ended with status {done.returncode}")
-    told = json.loads(done.stdout)
-    typer.echo("\n".join(f"{name}: {value}" for name, value in told.items()))
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        raise CommandError(answer.stderr.strip() or f"{launcher} ended with status {answer.returncode}")
+    facts = json.loads(answer.stdout)
+    typer.echo("\n".join(f"{name}: {value}" for name, value in facts.items()))
 
 
-def _variable(given: str) -> tuple[str, str]:
-    name, equals, value = given.partition("=")
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
     if not name or not equals:
-        raise CommandError(f"--env {given!r}: expected NAME=VALUE")
+        raise CommandError(f"--env {text!r}: expected NAME=VALUE")
     return name, value

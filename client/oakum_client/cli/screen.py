@@ -15,6 +15,7 @@ from oakum_client.cli.units import age, count, decimal, duration, rate
 from oakum_service.api.schemas.trainers import DurationView, TimeSpent, TrainerView
 from oakum_service.standing import Status
 from oakum_service.states import TimeUse, TrainerState
+from oakum_solver.wording import counted
 from oakum_worker.spec import TrainerSpec
 
 _BAR_WIDTH = 40
@@ -26,8 +27,8 @@ _FEW_SIZES = 5
 def screen_of(view: TrainerView) -> RenderableType:
     """What `oakum show` shows of a trainer on a terminal: progress, present rates, problems, nodes and use of
     time."""
-    parts: list[RenderableType] = [_title(view), _progress(view), Text(now_of(view))]
-    parts += [Text(told, style=_told_style(view)) for told in told_of(view)]
+    parts: list[RenderableType] = [_title(view), _progress(view), Text(figures_of(view))]
+    parts += [Text(remark, style=_remark_style(view)) for remark in remarks_of(view)]
     parts += ["", _placement(view)]
     if view.time_spent is not None:
         parts += ["", _times(view, view.time_spent)]
@@ -63,17 +64,17 @@ def size_of(view: TrainerView) -> str:
 def bounds_of(spec: TrainerSpec) -> str:
     """Text with the numbers of nodes that the spec allows, such as `2 to 8 nodes` or `1, 2 or 4 nodes`."""
     if len(spec.allowed_sizes) < 2:
-        return f"{spec.min_nodes} to {'1 node' if spec.max_nodes == 1 else f'{spec.max_nodes} nodes'}"
+        return f"{spec.min_nodes} to {counted(spec.max_nodes, 'node')}"
     *others, last = map(str, spec.allowed_sizes)
     return f"{', '.join(others)} or {last} nodes"
 
 
-def state_for(view: TrainerView) -> str:
+def status_age_of(view: TrainerView) -> str:
     """Text: how long the trainer has had its status; `-` where that is not known."""
     return "-" if view.status_since is None else age(view.status_since)
 
 
-def left_of(view: TrainerView) -> str:
+def time_left_of(view: TrainerView) -> str:
     """Text: time to the trainer's end at the present rate; `-` where that is not known."""
     left_s = left_s_of(view)
     return "-" if left_s is None else duration(left_s)
@@ -86,9 +87,9 @@ def why_of(view: TrainerView) -> str:
     return "  ".join(" ".join(text.split()) for text in texts if text)
 
 
-def now_of(view: TrainerView) -> str:
+def figures_of(view: TrainerView) -> str:
     """One line of text: loss, rate, batch, metrics, nodes, generation and epoch of the trainer at this moment."""
-    nodes = "1 node" if len(view.nodes) == 1 else f"{len(view.nodes)} nodes"
+    nodes = counted(len(view.nodes), "node")
     changes = [f"{len(view.joining)} joining"] if view.joining else []
     changes += [f"{len(view.leaving)} leaving"] if view.leaving else []
     if changes:
@@ -147,14 +148,14 @@ def _progress(view: TrainerView) -> Table:
     return line
 
 
-def told_of(view: TrainerView) -> list[str]:
+def remarks_of(view: TrainerView) -> list[str]:
     """Sentences on what stands out: how the trainer ended, a hold or pause, what is wrong with it. The reason for
     its size is shown elsewhere."""
     tells = view.state.ended or view.status in (Status.HELD, Status.PAUSED)
     return [text for text in (view.reason if tells else "", view.condition) if text]
 
 
-def _told_style(view: TrainerView) -> str:
+def _remark_style(view: TrainerView) -> str:
     if view.state in (TrainerState.FAILED, TrainerState.DIVERGED):
         return "red"
     return "" if view.state.ended else _LOST
@@ -175,12 +176,12 @@ def _places(view: TrainerView) -> Iterator[tuple[str, str]]:
     now = time.time()
     members = ", ".join(f"{node} (rank 0)" if rank == 0 else node for rank, node in enumerate(view.nodes))
     yield "Nodes", members or ("" if view.state.ended else "none")
-    warming = [f"{each.node} for {duration(max(0.0, now - each.launched_at))}" for each in view.warming]
+    warming = [f"{warm_up.node} for {duration(max(0.0, now - warm_up.launched_at))}" for warm_up in view.warming]
     yield "Warming up", ", ".join(warming)
-    launched = {*view.nodes, *(each.node for each in view.warming)}
+    launched = {*view.nodes, *(warm_up.node for warm_up in view.warming)}
     yield "Also granted", ", ".join(node for node in view.granted if node not in launched)
     yield "Leaving", ", ".join(view.leaving)
-    yield "Why", "" if view.reason in told_of(view) else view.reason
+    yield "Why", "" if view.reason in remarks_of(view) else view.reason
     yield "Step", step_cost_of(view)
     yield "Checkpoint", checkpoint_of(view, now)
     yield "Best", best_of(view)
@@ -214,10 +215,10 @@ def _times(view: TrainerView, spent: TimeSpent) -> Table:
     """A table with a line for each use of the trainer's time: seconds, share, and how long such a stall usually
     takes."""
     uses = {
-        "training": (spent.training_s, _redone(spent), "green"),
-        "growing": (spent.grow_s, _each(view.stalls.get(TimeUse.GROW)), _LOST),
-        "shrinking": (spent.shrink_s, _each(view.stalls.get(TimeUse.SHRINK)), _LOST),
-        "after losses": (spent.loss_s, _each(view.stalls.get(TimeUse.LOSS)), _LOST),
+        "training": (spent.training_s, _repeated_steps(spent), "green"),
+        "growing": (spent.grow_s, _usual_duration(view.stalls.get(TimeUse.GROW)), _LOST),
+        "shrinking": (spent.shrink_s, _usual_duration(view.stalls.get(TimeUse.SHRINK)), _LOST),
+        "after losses": (spent.loss_s, _usual_duration(view.stalls.get(TimeUse.LOSS)), _LOST),
         "starting cold": (spent.cold_start_s, "", _LOST),
         "without nodes": (spent.waiting_s, "", "blue"),
     }
@@ -238,19 +239,19 @@ def _times(view: TrainerView, spent: TimeSpent) -> Table:
     return lines
 
 
-def _redone(spent: TimeSpent) -> str:
+def _repeated_steps(spent: TimeSpent) -> str:
     if not spent.redone_steps:
         return ""
-    steps = "1 step" if spent.redone_steps == 1 else f"{count(spent.redone_steps)} steps"
+    steps = counted(spent.redone_steps, "step")
     return f"of it {duration(spent.redone_s)} for {steps} that had to be taken again"
 
 
 def _warm_up(view: TrainerView) -> str:
     text = "of nodes, meanwhile"
-    return text if view.start_up is None else f"{text}; {_each(view.start_up)}"
+    return text if view.start_up is None else f"{text}; {_usual_duration(view.start_up)}"
 
 
-def _each(known: DurationView | None) -> str:
-    if known is None:
+def _usual_duration(durations: DurationView | None) -> str:
+    if durations is None:
         return ""
-    return f"{duration(known.median_s)} in the median, {duration(known.last_s)} last"
+    return f"{duration(durations.median_s)} in the median, {duration(durations.last_s)} last"

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from oakum_client.cli.app import CommandError, app, example
+from oakum_service.scheduler_table import scheduler_names
 
 SERVICE = "Service"
 
@@ -35,7 +36,8 @@ def serve(
         str | None, typer.Option(help="What plans maximise: a name or an expression. [OAKUM_OBJECTIVE]")
     ] = None,
     scheduler: Annotated[
-        str | None, typer.Option(help="'local', the embedded cluster, or 'slurm'. [OAKUM_SCHEDULER]")
+        str | None,
+        typer.Option(help=f"{scheduler_names()}; 'local' is the embedded cluster. [OAKUM_SCHEDULER]"),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Plan and show everything, launch nothing. [OAKUM_DRY_RUN]")
@@ -65,7 +67,7 @@ def serve(
     if config is not None:
         os.environ[CONFIG_VARIABLE] = str(config.absolute())
     local: dict[str, Any] = {"nodes": nodes, "seed": seed, "load": load, "swf": swf}
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "data_dir": data_dir,
         "host": host,
         "port": port,
@@ -76,7 +78,7 @@ def serve(
     }
     try:
         settings = Settings(
-            **{name: value for name, value in given.items() if value is not None},
+            **{name: value for name, value in options.items() if value is not None},
             local=LocalClusterSettings(**{name: value for name, value in local.items() if value is not None}),
         )
         serve_until_stopped(settings, submit or [], verbose=verbose)

@@ -70,10 +70,10 @@ def submit(
     with connect() as client:
         refuse_unacceptable(client, documents, begin_from)
         _warn_of_bounds(documents)
-        state_folder = None if begin_from is None else _folder_here(client, begin_from)
+        state_folder = None if begin_from is None else _local_folder(client, begin_from)
         trials = [TryResult(left_out="") for _ in documents]
         if check:
-            trials = _try_all(client, documents, limit_s, _view(as_json=as_json), state_folder)
+            trials = _try_all(client, documents, limit_s, _try_display(as_json=as_json), state_folder)
         if dry_run:
             from oakum_client.cli.dry_run import show_plans
 
@@ -89,18 +89,18 @@ def read_all(paths: list[Path]) -> dict[Path, TrainerSpec]:
     from oakum_worker.spec import read_spec
 
     documents: dict[Path, TrainerSpec] = {}
-    wrong = []
+    faults = []
     for path in paths:
         try:
             documents[path] = read_spec(path)
         except SpecError as error:
-            wrong.append(str(error))
+            faults.append(str(error))
     names = Counter(document.name for document in documents.values())
-    wrong += [
+    faults += [
         f"{number} specs have the name {name!r}: names are unique" for name, number in names.items() if number > 1
     ]
-    if wrong:
-        raise CommandError("\n".join(wrong))
+    if faults:
+        raise CommandError("\n".join(faults))
     return documents
 
 
@@ -114,20 +114,21 @@ def refuse_unacceptable(
     """
     from oakum_client.rest.errors import ApiError
 
-    refused = []
+    refusals = []
     for path, spec in documents.items():
         try:
             client.check(spec, begin_from)
         except ApiError as error:
-            refused.append(f"{path}: {error}")
-    if refused:
-        raise CommandError("\n".join([*refused, "Nothing was submitted."]))
+            refusals.append(f"{path}: {error}")
+    if refusals:
+        raise CommandError("\n".join([*refusals, "Nothing was submitted."]))
 
 
-def _folder_here(client: OakumClient, begin_from: str) -> Path | None:
+def _local_folder(client: OakumClient, begin_from: str) -> Path | None:
     """The folder of the checkpoint to begin from, or of all of a trainer's, of which the newest is taken; None
     where it is not on this machine."""
     from oakum_service.control.new_trainers import step_to_begin_from
+    from oakum_worker.checkpoint.folder_names import folder_name
     from oakum_worker.checkpoint.folders import CheckpointFolders
 
     trainer, _, at = begin_from.partition("/")
@@ -135,10 +136,10 @@ def _folder_here(client: OakumClient, begin_from: str) -> Path | None:
     if not folder.is_dir():
         return None
     step = step_to_begin_from(at, lambda: CheckpointFolders(folder.parent).best_step(folder.name))
-    return folder if step is None else folder / f"step-{step}"
+    return folder if step is None else folder / folder_name(step)
 
 
-def _view(*, as_json: bool) -> TryDisplay:
+def _try_display(*, as_json: bool) -> TryDisplay:
     if as_json:
         return NoDisplay()
     from rich.console import Console
@@ -166,7 +167,7 @@ def _try(
     """Try one spec out on this machine, and print remarks. What cannot be tried because it is only on the
     service's machine is left out. Raises `CommandError` if the trainer would also fail on the nodes. Returns
     what the try found."""
-    elsewhere = not _is_here(client.address.url)
+    elsewhere = not _is_local(client.address.url)
     folder = spec.workdir
     if elsewhere and folder is not None and not Path(folder).is_dir():
         trial = TryResult(left_out=f"workdir {folder} is not on this machine, and the service runs on another")
@@ -179,7 +180,7 @@ def _try(
         trial = TryResult(left_out=f"{trial.failure}; the service runs on another machine, which may have it")
     if trial.failure is not None:
         raise CommandError(f"{path}: {trial.failure}\nNothing was submitted; --no-check submits without a try.")
-    _say_remarks(client, path, trial, elsewhere=elsewhere)
+    _print_remarks(client, path, trial, elsewhere=elsewhere)
     return trial
 
 
@@ -192,7 +193,7 @@ def _warn_of_bounds(documents: dict[Path, TrainerSpec]) -> None:
             typer.echo(f"warning: {path}: {warning}", err=True)
 
 
-def _say_remarks(client: OakumClient, path: Path, trial: TryResult, *, elsewhere: bool) -> None:
+def _print_remarks(client: OakumClient, path: Path, trial: TryResult, *, elsewhere: bool) -> None:
     if trial.left_out is not None:
         typer.echo(f"{path} was not tried: {trial.left_out}.", err=True)
     for remark in trial.facts.get("remarks", ()):
@@ -204,7 +205,7 @@ def _say_remarks(client: OakumClient, path: Path, trial: TryResult, *, elsewhere
     typer.echo(f"note: {complaint}, unless the nodes have more", err=True)
 
 
-def _is_here(url: str) -> bool:
+def _is_local(url: str) -> bool:
     """Whether the service runs on this machine, as far as its address tells."""
     if url.startswith("unix:"):
         return True
@@ -228,10 +229,10 @@ def _submit_all(
         try:
             submitted.append(client.submit(spec, begin_from=begin_from))
         except ClientError as error:
-            told = f"; submitted before: {', '.join(view.name for view in submitted)}" if submitted else ""
-            raise CommandError(f"{path}: {error}{told}") from error
+            before = f"; submitted before: {', '.join(view.name for view in submitted)}" if submitted else ""
+            raise CommandError(f"{path}: {error}{before}") from error
         if not as_json:
-            _say_submitted(submitted[-1])
+            _print_submission(submitted[-1])
     if as_json and len(specs) > 1:
         print_json(TrainerList(trainers=submitted))
     elif as_json:
@@ -242,7 +243,7 @@ def _submit_all(
         raise typer.Exit(watch_trainer(client, submitted[0].id, as_json=as_json))
 
 
-def _say_submitted(trainer: TrainerView) -> None:
+def _print_submission(trainer: TrainerView) -> None:
     typer.echo(
         f"Submitted {trainer.name} ({trainer.id}). It trains whether or not anyone watches: "
         f"`oakum show {trainer.name}`."
@@ -264,17 +265,17 @@ def try_command(specs: Specs, check_limit: LimitOption = "60s", as_json: JsonFla
     for path in read_all(specs):
         if not as_json:
             typer.echo(f"Trying {path}:", err=True)
-        trial = try_spec(path, limit_s, _view(as_json=as_json))
+        trial = try_spec(path, limit_s, _try_display(as_json=as_json))
         failed |= trial.failure is not None or trial.left_out is not None
         results[str(path)] = trial.document()
         if not as_json:
-            _say_trial(path, trial)
+            _print_trial(path, trial)
     if as_json:
         typer.echo(json.dumps(results, indent=2))
     raise typer.Exit(int(failed))
 
 
-def _say_trial(path: Path, trial: TryResult) -> None:
+def _print_trial(path: Path, trial: TryResult) -> None:
     facts = trial.facts
     for remark in (*facts.get("remarks", ()), facts.get("memory_complaint")):
         if remark is not None:

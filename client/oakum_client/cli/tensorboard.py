@@ -50,12 +50,14 @@ class TensorBoardRun:
                 self._write(values, point.step, point.at)
                 self._written_at = point.at
                 count += 1
-        for each in evaluations:
-            if (each.step, each.at) not in self._written:
+        for evaluation in evaluations:
+            if (evaluation.step, evaluation.at) not in self._written:
                 self._write(
-                    {f"evaluation/{name}": value for name, value in each.metrics.items()}, each.step, each.at
+                    {f"evaluation/{name}": value for name, value in evaluation.metrics.items()},
+                    evaluation.step,
+                    evaluation.at,
                 )
-                self._written.add((each.step, each.at))
+                self._written.add((evaluation.step, evaluation.at))
                 count += 1
         self._writer.flush()
         return count

@@ -11,21 +11,33 @@ from oakum_client.cli.app import TRAINERS, app, example
 from oakum_client.cli.columns import ColumnsOption, SortOption
 from oakum_client.cli.connection import connect
 from oakum_client.cli.output import JsonFlag, TrainerRef, console, print_json, table
+from oakum_client.cli.trainer_changes import change_trainer
 from oakum_client.cli.units import age, clock, count, duration
+from oakum_solver.wording import counted
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.trainers import TrainerView
 
 _MOST_REASONS = 20
+_SCALED = (
+    "--min-nodes, --max-nodes, --sizes, --weight, --priority, --epochs, --qos, --account, --constraint or "
+    "--reservation"
+)
 
 
 @app.command(
     rich_help_panel=TRAINERS,
-    epilog=example("oakum ps", "oakum ps --all --user alice --sort -rate", "oakum ps -o name,state,why"),
+    epilog=example(
+        "oakum ps",
+        "oakum ps --all --user alice --sort -rate",
+        "oakum ps --all --tag baseline -o +tags",
+        "oakum ps -o name,state,why",
+    ),
 )
 def ps(
     everything: Annotated[bool, typer.Option("--all", "-a", help="List trainers that have ended, too.")] = False,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Trainers of this user only.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", "-t", help="Trainers with this tag only.")] = None,
     columns: ColumnsOption = None,
     sort: SortOption = None,
     as_json: JsonFlag = False,
@@ -38,7 +50,7 @@ def ps(
 
     TRAINER_LISTING.check(columns, sort)
     with connect() as client:
-        listing = client.trainers(user=user, most_ended=None if everything else 0)
+        listing = client.trainers(user=user, tag=tag) if everything else client.live_trainers(user, tag)
     trainers = listing.trainers
     if as_json:
         print_json(listing)
@@ -49,7 +61,7 @@ def ps(
     if listing.hold is not None:
         screen.print(f"{listing.hold.sentence}\n", style="yellow")
     if not trainers:
-        whose = "" if user is None else f" of {user}"
+        whose = ("" if user is None else f" of {user}") + ("" if tag is None else f" with the tag {tag}")
         ended = "" if everything else ", and `oakum ps --all` lists those that have ended"
         typer.echo(f"No trainers{whose}: `oakum submit SPEC.yaml` hands one in{ended}.")
         return
@@ -117,9 +129,14 @@ def _facts(view: TrainerView) -> list[tuple[str, str]]:
         ("Priority", str(spec.priority or "")),
         ("Deadline", _deadline(view)),
         ("Exact", "" if spec.exact else "no, by `exact: false`: its results may depend on its nodes"),
+        ("Tags", ", ".join(spec.tags)),
+        ("Notes", spec.notes),
         ("Samples", _samples(view)),
         ("Rescales", _rescales(view)),
-        ("Steps at", ", ".join(f"{_nodes(n)}: {count(s)}" for n, s in sorted(view.steps_at_size.items()))),
+        (
+            "Steps at",
+            ", ".join(f"{counted(n, 'node')}: {count(s)}" for n, s in sorted(view.steps_at_size.items())),
+        ),
     ]
     return [(name, value) for name, value in facts if value]
 
@@ -145,7 +162,7 @@ def _samples(view: TrainerView) -> str:
 
 
 def _rescales(view: TrainerView) -> str:
-    text = f"{view.rescales} ({view.nodes_gained} nodes gained, {view.nodes_lost} lost)"
+    text = f"{count(view.rescales)} ({counted(view.nodes_gained, 'node')} gained, {count(view.nodes_lost)} lost)"
     if view.last_stall_s is None:
         return text
     return f"{text}, {duration(view.stall_s)} of stalls in all, {duration(view.last_stall_s)} in the last"
@@ -163,14 +180,8 @@ def explain(trainer: TrainerRef, as_json: JsonFlag = False) -> None:
     console().print(f"{explanation.trainer} is {explanation.status}{plan}.\n{explanation.reason}")
     if explanation.condition:
         console().print(explanation.condition, style="yellow")
-
-
-def _nodes(number: int) -> str:
-    return "1 node" if number == 1 else f"{number} nodes"
-
-
-def _epochs(number: int) -> str:
-    return "1 epoch" if number == 1 else f"{count(number)} epochs"
+    if explanation.look_ahead_reason:
+        console().print(explanation.look_ahead_reason, style="dim")
 
 
 @app.command(
@@ -215,42 +226,28 @@ def scale(
 ) -> None:
     """Change a live trainer's numbers of nodes, weight, priority or Slurm options; while it is paused, also its
     epochs."""
-    from pydantic import ValidationError
-
     from oakum_client.cli.screen import bounds_of
-    from oakum_service.api.schemas.trainers import TrainerChange
-    from oakum_worker.spec import explain as explain_errors
 
-    listed = None if sizes is None else sizes if sizes in ("any", "powers_of_two") else sizes.split(",")
-    options = {
+    allowed_sizes = None if sizes is None else sizes if sizes in ("any", "powers_of_two") else sizes.split(",")
+    names = {"qos": qos, "account": account, "constraint": constraint, "reservation": reservation}
+    slurm = {name: value or None for name, value in names.items() if value is not None}
+    changes = {
         "min_nodes": min_nodes,
         "max_nodes": max_nodes,
-        "sizes": listed,
+        "sizes": allowed_sizes,
         "weight": weight,
         "priority": priority,
         "epochs": epochs,
+        "slurm": slurm or None,
     }
-    names = {"qos": qos, "account": account, "constraint": constraint, "reservation": reservation}
-    slurm = {name: value or None for name, value in names.items() if value is not None}
-    given = {name: value for name, value in (options | {"slurm": slurm or None}).items() if value is not None}
-    if not given:
-        raise typer.BadParameter(
-            "nothing to change: give --min-nodes, --max-nodes, --sizes, --weight, --priority, --epochs, --qos, "
-            "--account, --constraint or --reservation"
-        )
-    try:
-        change = TrainerChange.model_validate(given)
-    except ValidationError as error:
-        raise typer.BadParameter("; ".join(explain_errors(error))) from error
-    with connect() as client:
-        view = client.change(trainer, change)
+    view = change_trainer(trainer, changes, _SCALED)
     if as_json:
         print_json(view)
     else:
         spec = view.spec
         typer.echo(
             f"{view.name} may use {bounds_of(spec)}, weight {spec.weight:g}, "
-            f"priority {spec.priority}, for {_epochs(spec.epochs)}. "
+            f"priority {spec.priority}, for {counted(spec.epochs, 'epoch')}. "
             "The next plan takes this into account."
         )
 

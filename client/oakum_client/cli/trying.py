@@ -100,7 +100,7 @@ def ask_worker(
     """
     if importlib.util.find_spec("torch") is None:
         return TryResult(left_out="torch is not installed where `oakum` runs, and the model would have to run")
-    process = _start(arguments)
+    process = _start_worker(arguments)
     try:
         return _follow(process, path, limit_s, view, instead)
     finally:
@@ -108,7 +108,7 @@ def ask_worker(
         _kill_group(process)
 
 
-def _start(arguments: list[str]) -> subprocess.Popen[str]:
+def _start_worker(arguments: list[str]) -> subprocess.Popen[str]:
     # Its streams are closed where they are read: a daemon that the task has started may keep them open for long.
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "oakum_worker", *arguments],
@@ -139,19 +139,19 @@ def _follow(
     needed = True
     assert process.stdout is not None
     assert process.stderr is not None
-    events, said = _lines_of(process.stdout), _LastLines(process.stderr)
+    events, last_lines = _lines_of(process.stdout), _LastLines(process.stderr)
     view.begin(check)
     while True:
         try:
             line = events.get(timeout=limit)
         except queue.Empty:
             if needed:
-                trial.failure = _too_long(check, limit, _place(process, events), instead)
+                trial.failure = _timeout_message(check, limit, _ask_place(process, events), instead)
             view.end("failed" if needed else "slow", check, limit, "" if needed else "not waited for any longer")
             return trial
         if line is None:
             if trial.failure is None and (process.wait() != 0 or needed):
-                trial.failure = _death(process, check, said(), path)
+                trial.failure = _death_message(process, check, last_lines(), path)
                 view.end("failed", check, None, "")
             return trial
         event = json.loads(line)
@@ -175,7 +175,7 @@ def _limit_of(_check: str, given_s: float) -> float:
     return given_s
 
 
-def _place(process: subprocess.Popen[str], events: queue.Queue[str | None]) -> str | None:
+def _ask_place(process: subprocess.Popen[str], events: queue.Queue[str | None]) -> str | None:
     """Ask the process which line of the user's code it is at. None if it does not answer, as while compiled code
     runs."""
     assert process.stdin is not None
@@ -189,7 +189,7 @@ def _place(process: subprocess.Popen[str], events: queue.Queue[str | None]) -> s
     return None
 
 
-def _too_long(check: str, limit_s: float, where: str | None, instead: str) -> str:
+def _timeout_message(check: str, limit_s: float, where: str | None, instead: str) -> str:
     place = f" (it is at {where})" if where else ""
     return (
         f"{check} takes longer than {duration(limit_s)}{place}: correct what it waits for, give it more time with "
@@ -197,24 +197,24 @@ def _too_long(check: str, limit_s: float, where: str | None, instead: str) -> st
     )
 
 
-def _death(process: subprocess.Popen[str], check: str, said: str, path: Path) -> str:
+def _death_message(process: subprocess.Popen[str], check: str, last_lines: str, path: Path) -> str:
     status = process.wait()
     if status == -signal.SIGKILL:
-        how = f"{check} was killed: the machine has probably run out of memory. {_memory_advice(path)}"
+        message = f"{check} was killed: the machine has probably run out of memory. {_memory_advice(path)}"
     elif status < 0:
         number = signal.Signals(-status)
-        how = (
-            f"{check} crashed in compiled code: {_words_of(number)} (signal {-status}, {number.name}). "
+        message = (
+            f"{check} crashed in compiled code: {_signal_text(number)} (signal {-status}, {number.name}). "
             f"`{sys.executable} -X faulthandler -m oakum_worker try {path}` shows the line"
         )
         if number is signal.SIGABRT:
-            how += f". If it was for lack of memory: {_memory_advice(path)}"
+            message += f". If it was for lack of memory: {_memory_advice(path)}"
     else:
-        how = f"{check} ended the process with status {status}"
-    return f"{how}\n{said}" if said else how
+        message = f"{check} ended the process with status {status}"
+    return f"{message}\n{last_lines}" if last_lines else message
 
 
-def _words_of(number: signal.Signals) -> str:
+def _signal_text(number: signal.Signals) -> str:
     words = _CRASHES.get(number) or signal.strsignal(number) or "it was ended"
     return words[0].lower() + words[1:]
 

@@ -7,6 +7,8 @@ import time
 
 import typer
 
+from oakum_solver.wording import duration as duration
+
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
 
@@ -20,23 +22,6 @@ def parse_duration(text: str) -> float:
     return float(match[1]) * _UNIT_S[match[2] or "s"]
 
 
-def duration(seconds: float) -> str:
-    """Text for a number of seconds, in at most two units: `12 ms`, `0.31 s`, `42 s`, `3 min 05 s`, `2 h 10 min`,
-    `3 d 4 h`."""
-    if 0 < seconds < 0.1:
-        return f"{1000 * seconds:.2g} ms"
-    if seconds < 10:
-        return f"{max(seconds, 0.0):.3g} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
-
-
 def age(at: float) -> str:
     """Text for how long ago the moment `at` (Unix seconds) was, in the largest unit: `42 s`, `3 min`, `2 h`, `5
     d`."""
@@ -48,10 +33,10 @@ def age(at: float) -> str:
 
 
 def clock(at: float) -> str:
-    """Text for the moment `at` (Unix seconds) in local time; with the date unless it is today."""
-    moment = time.localtime(at)
-    today = time.localtime()[:3] == moment[:3]
-    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", moment)
+    """Text for the moment `at` (Unix seconds) in UTC, as in all sentences; with the date unless it is today."""
+    moment = time.gmtime(at)
+    today = time.gmtime()[:3] == moment[:3]
+    return time.strftime("%H:%M:%S UTC" if today else "%Y-%m-%d %H:%M:%S UTC", moment)
 
 
 def count(number: float) -> str:

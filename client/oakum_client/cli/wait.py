@@ -45,14 +45,14 @@ def wait(
             print_json(TrainerList(trainers=ended))
         else:
             for view in ended:
-                _say(view)
+                _print_end(view)
     if left and not (any_ and ended):
         typer.echo(f"oakum: not ended within {timeout}: {', '.join(left)}", err=True)
         raise typer.Exit(_TIMED_OUT)
     raise typer.Exit(min((view.state.exit_status for view in ended if view.state.exit_status), default=0))
 
 
-def _say(view: TrainerView) -> None:
+def _print_end(view: TrainerView) -> None:
     message = f": {view.message}" if view.message else ""
     took = (
         "" if view.ended_at is None else f", {duration(view.ended_at - view.submitted_at)} after it was submitted"

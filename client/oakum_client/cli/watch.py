@@ -10,7 +10,7 @@ import typer
 from rich.live import Live
 
 from oakum_client.cli.output import console, print_json
-from oakum_client.cli.screen import now_of, screen_of, steps_of, told_of
+from oakum_client.cli.screen import figures_of, remarks_of, screen_of, steps_of
 from oakum_service.api.schemas.trainers import TrainerView
 
 if TYPE_CHECKING:
@@ -23,37 +23,37 @@ def watch_trainer(client: OakumClient, ref: str, *, as_json: bool) -> int:
     """Show the trainer, again at each change, until it ends. Returns the exit status that stands for its end."""
     screen = console()
     if as_json or not screen.is_terminal:
-        view = _stream(client, ref, as_json=as_json)
+        view = _print_until_end(client, ref, as_json=as_json)
     else:
-        view = _live(client, ref)
+        view = _draw_until_end(client, ref)
     return view.state.exit_status
 
 
-def _live(client: OakumClient, ref: str) -> TrainerView:
+def _draw_until_end(client: OakumClient, ref: str) -> TrainerView:
     with Live(console=console(), auto_refresh=False) as live:
-        for view in _views(client, ref):
+        for view in _views_until_end(client, ref):
             live.update(screen_of(view), refresh=True)
     return view
 
 
-def _stream(client: OakumClient, ref: str, *, as_json: bool) -> TrainerView:
+def _print_until_end(client: OakumClient, ref: str, *, as_json: bool) -> TrainerView:
     """Print a line for each change until the trainer ends, for pipes and log files. Returns its last document."""
-    shown: TrainerView | None = None
-    for view in _views(client, ref):
+    printed: TrainerView | None = None
+    for view in _views_until_end(client, ref):
         # These fields change all the time, whether or not anything happens.
         timeless = view.model_copy(update=dict.fromkeys(("time_spent", "pace", "samples_per_s_below")))
-        if timeless == shown:
+        if timeless == printed:
             continue
-        shown = timeless
+        printed = timeless
         if as_json:
             print_json(view, indent=None)
         else:
-            parts = (view.name, view.status, steps_of(view), now_of(view), *told_of(view))
+            parts = (view.name, view.status, steps_of(view), figures_of(view), *remarks_of(view))
             typer.echo("  ".join(part for part in parts if part))
     return view
 
 
-def _views(client: OakumClient, ref: str) -> Iterator[TrainerView]:
+def _views_until_end(client: OakumClient, ref: str) -> Iterator[TrainerView]:
     """The trainer's document once a second, the last one after its end."""
     while True:
         view = client.trainer(ref)

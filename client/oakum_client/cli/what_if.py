@@ -11,7 +11,7 @@ from oakum_client.cli.app import CLUSTER, CommandError, app, example
 from oakum_client.cli.connection import connect
 from oakum_client.cli.output import JsonFlag, console, print_json, table
 from oakum_client.cli.submit import read_all
-from oakum_client.cli.units import duration
+from oakum_solver.wording import counted
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.plans import SupposedAllocation, WhatIfView
@@ -63,12 +63,12 @@ def what_if(
     if as_json:
         print_json(view)
     else:
-        _print(view)
+        _print_plan(view)
 
 
 def _changes(texts: list[str]) -> list[dict[str, Any]]:
     """The changes of each trainer that texts of the form TRAINER:FIELD=VALUE name."""
-    found: dict[str, dict[str, Any]] = {}
+    changes: dict[str, dict[str, Any]] = {}
     for text in texts:
         trainer, _, setting = text.rpartition(":")
         name, _, value = setting.partition("=")
@@ -78,18 +78,17 @@ def _changes(texts: list[str]) -> list[dict[str, Any]]:
                 f"--set {text}: expected TRAINER:FIELD=VALUE with {', '.join(_CHANGEABLE)} as FIELD"
             )
         try:
-            found.setdefault(trainer, {"trainer": trainer})[name] = kind(value)
+            changes.setdefault(trainer, {"trainer": trainer})[name] = kind(value)
         except ValueError as error:
             raise CommandError(f"--set {text}: {value!r} is no number for {name}") from error
-    return list(found.values())
+    return list(changes.values())
 
 
-def _print(view: WhatIfView) -> None:
+def _print_plan(view: WhatIfView) -> None:
     screen = console()
-    quality = "optimal" if view.optimal else f"at most {view.bound:,.4g}"
     screen.print(
-        f"{view.objective}: {view.value:,.4g}, {quality}, by {view.solver} in {duration(view.solve_s)}; "
-        f"{view.num_idle} {'node' if view.num_idle == 1 else 'nodes'} to give. Nothing was changed."
+        f"Objective {view.objective}. {view.summary} {counted(view.num_idle, 'idle node')} to plan with. "
+        "Nothing was changed."
     )
     if view.held:
         screen.print("The cluster is held: no plan has an effect before `oakum resume`.")
@@ -97,12 +96,17 @@ def _print(view: WhatIfView) -> None:
         screen.print("No trainer wants nodes.")
         return
     listing = table("TRAINER", "NOW", "THEN", "CHANGE", "REASON", right=("NOW", "THEN"))
-    for each in view.allocations:
-        listing.add_row(each.trainer, "new" if each.is_new else str(each.nodes_now), *_then(each), each.reason)
+    for allocation in view.allocations:
+        listing.add_row(
+            allocation.trainer,
+            "new" if allocation.is_new else str(allocation.nodes_now),
+            *_cells_after(allocation),
+            allocation.reason,
+        )
     screen.print()
     screen.print(listing)
 
 
-def _then(each: SupposedAllocation) -> tuple[str, str]:
-    changes = [f"+{node}" for node in each.gained] + [f"-{node}" for node in each.lost]
-    return str(each.nodes_then), " ".join(changes) or "-"
+def _cells_after(allocation: SupposedAllocation) -> tuple[str, str]:
+    changes = [f"+{node}" for node in allocation.gained] + [f"-{node}" for node in allocation.lost]
+    return str(allocation.nodes_then), " ".join(changes) or "-"

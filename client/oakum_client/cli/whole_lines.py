@@ -17,12 +17,12 @@ class WholeLines(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(width=_WIDEST, **options)
-        given = os.environ.get("COLUMNS", "")
-        self._columns = int(given) if given.isdigit() and int(given) else _WIDEST
+        columns = os.environ.get("COLUMNS", "")
+        self._columns = int(columns) if columns.isdigit() and int(columns) else _WIDEST
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print as rich does, without trailing blanks."""
-        width = _WIDEST if any(isinstance(each, Table) for each in objects) else self._columns
+        width = _WIDEST if any(isinstance(item, Table) for item in objects) else self._columns
         with self.capture() as rendered:
             super().print(*objects, **{"width": width, **options})
         self.file.write("".join(f"{line.rstrip()}\n" for line in rendered.get().splitlines()))

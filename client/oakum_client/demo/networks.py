@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oakum_client.demo.chain import DemoRole
+from oakum_worker.checkpoint.folder_names import step_of
 
 if TYPE_CHECKING:
     import torch
@@ -63,9 +64,9 @@ class NetworkSource:
         return self._network
 
     def _names(self) -> tuple[str, ...]:
-        if self.folder.name.startswith("step-"):
+        if step_of(self.folder.name) is not None:
             return (self.folder.name,)
-        return tuple(sorted(path.name for path in self.folder.glob("step-*") if path.name[5:].isdigit()))
+        return tuple(sorted(path.name for path in self.folder.glob("*") if step_of(path.name) is not None))
 
 
 def read_network(role: DemoRole, folder: Path) -> Network:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oakum_client.rest.errors import NotConfigured
+from oakum_service.files import owners
 from oakum_worker.errors import reason_of
 
 USUAL_SOCKET = Path("/run/oakum/oakum.sock")
@@ -16,9 +18,8 @@ USUAL_SOCKET = Path("/run/oakum/oakum.sock")
 _UNIX = "unix:"
 _FOLDER_VARIABLE, _TOKEN_VARIABLE = "OAKUM_DATA_DIR", "OAKUM_TOKEN"
 _LARGEST_BYTES = 1_000_000
-_ROOT = 0
-"""The account that may write any file anyway."""
-_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_WITHOUT_WAITING = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+"""How a file is opened where a stranger may have laid a named pipe."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +110,8 @@ def _read_address_file(path: Path, *, is_needed: bool, is_named: bool) -> dict[s
     """What the file says; None where there is none. Raises `NotConfigured` for one that cannot be read, or that
     others may have written; where it is not needed, None stands for that, too."""
     try:
-        # Without waiting: a stranger may have laid a named pipe there.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
-            stranger = _stranger(os.fstat(file.fileno()), is_named=is_named)
-            document = None if stranger else json.loads(file.read(_LARGEST_BYTES))
+        text, stranger = _text_and_stranger(path, is_named=is_named)
+        document = None if stranger else json.loads(text)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -134,13 +133,30 @@ def _read_address_file(path: Path, *, is_needed: bool, is_named: bool) -> dict[s
     return document
 
 
-def _stranger(state: os.stat_result, *, is_named: bool) -> str | None:
-    """Who beside this account may have written the file; None if nobody. Whoever names the file's folder has
-    chosen whose it is."""
-    if not stat.S_ISREG(state.st_mode):
-        return "it is no file"
-    if not is_named and state.st_uid not in (os.geteuid(), _ROOT):
-        return f"it belongs to another account (uid {state.st_uid})"
-    if state.st_mode & _WRITABLE_BY_OTHERS:
-        return f"other accounts may write it (mode {stat.S_IMODE(state.st_mode):04o})"
-    return None
+def _text_and_stranger(path: Path, *, is_named: bool) -> tuple[str, str | None]:
+    """The file's text, and who beside this account may have written it; None if nobody. Whoever names the file's
+    folder has chosen whose it is. Raises `OSError`, and `ValueError` for what is no text."""
+    if is_named:
+        return _text_and_stranger_of(os.open(path, _WITHOUT_WAITING), is_named=True)
+    folder = os.open(path.parent, _WITHOUT_WAITING | os.O_DIRECTORY)
+    try:
+        # A link may lead to what is root's, or one's own, and says what a stranger likes, as files in /proc do.
+        descriptor = os.open(path.name, _WITHOUT_WAITING | os.O_NOFOLLOW, dir_fd=folder)
+        maker = owners.stranger(os.fstat(folder))
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return "", "it is a link"
+    finally:
+        os.close(folder)
+    text, stranger = _text_and_stranger_of(descriptor, is_named=False)
+    return text, stranger or (maker and f"its folder is not yours alone: {maker}")
+
+
+def _text_and_stranger_of(descriptor: int, *, is_named: bool) -> tuple[str, str | None]:
+    with os.fdopen(descriptor, encoding="utf-8") as file:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
+            return "", "it is no file"
+        stranger = owners.stranger(state, trusted=(state.st_uid,) if is_named else ())
+        return "" if stranger else file.read(_LARGEST_BYTES), stranger

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from urllib.parse import quote
 
 import httpx
@@ -14,16 +14,18 @@ import httpx
 from oakum_client.rest.address import find_address
 from oakum_client.rest.connection import Connection
 from oakum_client.rest.event_stream import events_after
+from oakum_client.rest.long_lists import all_evaluations, all_holes, all_trainers
 from oakum_service.api.schemas.audit import AuditLog
 from oakum_service.api.schemas.cluster import ClusterView, NodeList
 from oakum_service.api.schemas.events import Event, EventList
+from oakum_service.api.schemas.forecast import ForecastRequest, ForecastView
 from oakum_service.api.schemas.hold import HoldRequest, HoldView
 from oakum_service.api.schemas.intervals import HoleList, Timeline
 from oakum_service.api.schemas.ledger import Ledger
 from oakum_service.api.schemas.notices import NoticeList, NoticeTest, NoticeTested
 from oakum_service.api.schemas.plans import PlanList, PlanView, WhatIfRequest, WhatIfView
 from oakum_service.api.schemas.quotas import QuotaLimits, QuotaList, QuotaView
-from oakum_service.api.schemas.series import EvaluationList, EvaluationView, Series
+from oakum_service.api.schemas.series import EvaluationView, Series
 from oakum_service.api.schemas.settings import ObjectiveList, SettingChange, SettingList, SettingView
 from oakum_service.api.schemas.submissions import DryRunRequest, DryRunView
 from oakum_service.api.schemas.trainers import (
@@ -37,11 +39,10 @@ from oakum_service.api.schemas.trainers import (
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
 
-_LONG_PAGE = 5000
-
 
 class OakumClient:
-    """One connection to the service. Every method makes one call and returns the API's document.
+    """One connection to the service. Every method makes one call, those that return a long list as many as it
+    takes, and returns the API's document. Raises a `ClientError` where a call does not succeed.
 
     `ca_file` has the authorities to trust, as PEM; by default those of `OAKUM_CA_FILE`, else the system's.
     `transport` replaces the network, for tests. Texts, which users' code may have written, have
@@ -101,22 +102,18 @@ class OakumClient:
         return self._connection.write("POST", "/v1/notices/test", NoticeTested, recipient)
 
     def trainers(
-        self, state: TrainerState | None = None, user: str | None = None, most_ended: int | None = None
+        self, state: TrainerState | None = None, user: str | None = None, tag: str | None = None
     ) -> TrainerList:
-        """The trainers, or those in one state or of one user: all that are live, and all that have ended or, with
-        `most_ended` (at most 500), the newest of them."""
-        asked: dict[str, Any] = {"state": state, "user": user}
-        if most_ended is not None:
-            asked["limit"] = max(1, most_ended)
-        listing = self._connection.get("/v1/trainers", TrainerList, **asked)
-        trainers, earlier = listing.trainers, listing.next
-        if most_ended == 0:
-            trainers = [view for view in trainers if not view.state.ended]
-        while most_ended is None and earlier is not None:
-            page = self._connection.get("/v1/trainers", TrainerList, **asked, before=earlier, limit=_LONG_PAGE)
-            trainers, earlier = page.trainers + trainers, page.next
-        trainers.sort(key=lambda view: (view.submitted_at, view.id))
-        return listing.model_copy(update={"trainers": trainers, "next": None})
+        """All trainers, the newest last, or those in one state, of one user or with one tag."""
+        return all_trainers(self._connection, state=state, user=user, tag=tag)
+
+    def live_trainers(self, user: str | None = None, tag: str | None = None) -> TrainerList:
+        """The trainers that have not ended, the newest last, or those of one user or with one tag."""
+        return self._connection.get("/v1/trainers", TrainerList, live=True, user=user, tag=tag)
+
+    def recent_trainers(self, num_ended: int) -> TrainerList:
+        """The live trainers and the `num_ended` (1 to 500) newest of those that have ended, the newest last."""
+        return self._connection.get("/v1/trainers", TrainerList, limit=num_ended)
 
     def submit(
         self, spec: TrainerSpec, idempotency_key: str | None = None, begin_from: str | None = None
@@ -143,7 +140,8 @@ class OakumClient:
         return self._connection.get(_trainer_path(ref), TrainerView)
 
     def change(self, ref: str, change: TrainerChange) -> TrainerView:
-        """Change a live trainer's bounds, weight or priority. Returns its document after the change."""
+        """Change a live trainer's bounds, weight or priority, or any one's tags and notes. Returns its document
+        after the change."""
         return self._connection.write("PATCH", _trainer_path(ref), TrainerView, change)
 
     def cancel(self, ref: str) -> TrainerView:
@@ -173,16 +171,7 @@ class OakumClient:
 
     def evaluations(self, ref: str) -> list[EvaluationView]:
         """What a trainer's evaluations gave, in order of steps: all that the service keeps."""
-        found: list[EvaluationView] = []
-        while True:
-            after = found[-1].step if found else -1
-            page = self._connection.get(
-                _trainer_path(ref, "evaluations"), EvaluationList, after_step=after, limit=5000
-            )
-            new = [each for each in page.evaluations if each.step > after]
-            if not new:  # a page that is short may only have large ones
-                return found
-            found += new
+        return all_evaluations(self._connection, _trainer_path(ref, "evaluations"))
 
     def logs(self, ref: str, tail: int = 200) -> LogText:
         """The last lines that a trainer's fragments wrote."""
@@ -197,13 +186,8 @@ class OakumClient:
         return self._connection.get("/v1/nodes", NodeList)
 
     def holes(self, since_s: float = 3600) -> HoleList:
-        """The holes of the last `since_s` seconds, from as many answers as that takes."""
-        listing = self._connection.get("/v1/holes", HoleList, since_s=since_s)
-        holes, earlier = listing.holes, listing.next
-        while earlier is not None:
-            page = self._connection.get("/v1/holes", HoleList, since_s=since_s, before=earlier, limit=_LONG_PAGE)
-            holes, earlier = page.holes + holes, page.next
-        return HoleList(holes=sorted(holes, key=lambda hole: hole.start_at))
+        """All holes of the last `since_s` seconds, in order of their starts."""
+        return all_holes(self._connection, since_s)
 
     def timeline(self, since_s: float = 180) -> Timeline:
         """Nodes over time for the last `since_s` seconds."""
@@ -272,6 +256,18 @@ class OakumClient:
     def reset_setting(self, name: str) -> SettingView:
         """Let the value hold again that the service was started with. Returns the setting as it is then."""
         return self._connection.write("DELETE", _setting_path(name), SettingView)
+
+    def forecast(self) -> ForecastView:
+        """How long nodes are expected to stay idle, and what that is learnt from."""
+        return self._connection.get("/v1/forecast", ForecastView)
+
+    def tell_forecast(self, request: ForecastRequest) -> ForecastView:
+        """Tell how long nodes stay idle here. Returns what is expected then."""
+        return self._connection.write("PUT", "/v1/forecast", ForecastView, request)
+
+    def withdraw_forecast(self) -> ForecastView:
+        """Let only what the service has seen count. Returns what is expected then."""
+        return self._connection.write("DELETE", "/v1/forecast", ForecastView)
 
     def objectives(self) -> ObjectiveList:
         """The objectives known by name, what expressions may use, and the objective that holds now."""

@@ -7,7 +7,6 @@ import re
 import time
 from collections import deque
 from collections.abc import Sequence
-from urllib.parse import parse_qs
 
 from fastapi.security import HTTPAuthorizationCredentials
 from sqlalchemy.exc import SQLAlchemyError
@@ -20,6 +19,8 @@ from oakum_service.errors import ServiceError
 from oakum_worker.protocol import REPORT_INTERVAL, FragmentReport
 
 _CALL = re.compile(r"/v1/fragments/([^/]+)/(report|directive)")
+_QUESTION = re.compile(rb"after=(?P<after>-?[0-9]{1,18})&wait_s=(?P<wait_s>[0-9]{1,3}(?:\.[0-9]{1,6})?)")
+"""The query by which an agent asks for a directive."""
 _USUAL_BYTES = 65_536
 """Largest report that is read here."""
 
@@ -75,11 +76,11 @@ async def _take_report(
 
 async def _wait_for_directive(state: State, fragment: str, scope: Scope) -> Sequence[Message] | None:
     """The answer to a question for a directive; None if it is passed on."""
-    asked = {name: values[-1] for name, values in parse_qs(scope["query_string"].decode("ascii")).items()}
-    after, wait_s = int(asked.pop("after", "-1")), float(asked.pop("wait_s", "0"))
-    if asked or not 0 <= wait_s <= LONGEST_WAIT_S:
+    question = _QUESTION.fullmatch(scope["query_string"])
+    if question is None or float(question["wait_s"]) > LONGEST_WAIT_S:
         return None
-    directive = await next_directive(state.context, state.revisions, fragment, after, time.monotonic() + wait_s)
+    until_s = time.monotonic() + float(question["wait_s"])
+    directive = await next_directive(state.context, state.revisions, fragment, int(question["after"]), until_s)
     if directive is None:
         return _answer(204, b"", {})
     return _answer(200, directive.model_dump_json(by_alias=True).encode(), {"content-type": "application/json"})

@@ -76,13 +76,23 @@ class Principal:
 
 
 def _principal(context: InContext, credentials: _Credentials, request: Request) -> Principal:
-    text = session_text(request) if credentials is None else credentials.credentials
     uid = uid_of(request.scope)
-    if text is not None:
-        return principal_of(context, text, request)
+    if credentials is not None:
+        return principal_of(context, credentials.credentials, request)
+    if (text := session_text(request)) is not None:
+        return _in_session(context, text, request)
     if uid is not None:
         return _counted(_account(context, uid), request)
     raise Unauthorized("no token: send `Authorization: Bearer <token>`; `oakum serve` prints one at its start")
+
+
+def _in_session(context: Context, text: str, request: Request) -> Principal:
+    try:
+        return principal_of(context, text, request)
+    except Unauthorized as error:
+        raise Unauthorized(
+            "this session has ended, or the browser has another one by now: load the page again, or sign in"
+        ) from error
 
 
 def principal_of(context: Context, text: str, request: Request) -> Principal:

@@ -12,7 +12,6 @@ from sqlalchemy import func, select
 
 from oakum_service.api.auth import Admin, Viewer
 from oakum_service.api.context import InContext
-from oakum_service.api.delays import quantile
 from oakum_service.api.hold import hold_view
 from oakum_service.api.idempotency import IdempotencyKey, answer_once
 from oakum_service.api.intervals import intervals
@@ -20,6 +19,8 @@ from oakum_service.api.paging import Before, Place, older_than, page, place
 from oakum_service.api.schemas.cluster import ClusterView, SilenceView
 from oakum_service.api.schemas.foreground import ForegroundJobRequest, ForegroundJobView
 from oakum_service.api.schemas.intervals import HoleList, Interval
+from oakum_service.control.delays import quantile
+from oakum_service.control.limits import Kept, lost_share
 from oakum_service.control.retention import HISTORY_S
 from oakum_service.control.usage import usage_since
 from oakum_service.db.models.cluster import NodeInterval
@@ -30,6 +31,7 @@ from oakum_service.documents.silence import Silence
 from oakum_service.errors import Conflict
 from oakum_service.identity import audit
 from oakum_service.orders import hold
+from oakum_service.orders.live_settings import current
 from oakum_service.schedulers.port import ForegroundTaker
 from oakum_service.states import NodeState, TrainerState
 
@@ -93,6 +95,9 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
         ).scalar_one()
         held = hold.held(session)
         delays, last_delay = context.delays.ordered(session, now)
+        lost = lost_share(session, now)
+        settings = current(session, context.settings)
+    delay_p99 = Kept(quantile(delays, 0.99), settings.limit_delay_p99_s)
     return ClusterView(
         scheduler=context.scheduler.name,
         num_nodes=sum(states.values()),
@@ -104,9 +109,14 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
         harvested_node_s=past_s + max(0.0, present_s),
         foreground_jobs_started=len(delays),
         foreground_delay_p50_s=quantile(delays, 0.5),
-        foreground_delay_p99_s=quantile(delays, 0.99),
+        foreground_delay_p99_s=delay_p99.figure,
         foreground_delay_max_s=delays[-1] if delays else None,
         foreground_delay_last_s=last_delay,
+        limit_delay_p99_s=delay_p99.limit,
+        exceeds_delay_p99=delay_p99.is_exceeded,
+        lost_share=lost,
+        limit_lost_share=settings.limit_lost_share,
+        exceeds_lost_share=Kept(lost, settings.limit_lost_share).is_exceeded,
         num_fragments=num_fragments,
         held=held is not None,
         hold=None if held is None else hold_view(held),

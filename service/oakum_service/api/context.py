@@ -9,12 +9,12 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from oakum_service.api.delays import WeekOfDelays
 from oakum_service.api.node_lists import NodeLists
 from oakum_service.api.shared_answers import SharedAnswers
 from oakum_service.api.trial_plans import TrialPlans
 from oakum_service.change_signal import ChangeSignal
 from oakum_service.config import Settings
+from oakum_service.control.delays import WeekOfDelays
 from oakum_service.control.directives import Generations
 from oakum_service.db.engine import Sessions
 from oakum_service.db.writability import Writability
@@ -68,7 +68,7 @@ class Context:
 
     @property
     def files(self) -> TrainerFiles:
-        """Whose account trainers' code and checkpoints belong to."""
+        """Answers whose account trainers' code and files belong to, and where their checkpoints are."""
         return self.configs.files
 
     @cached_property

@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models.cluster import NodeInterval, SnapshotRecord
+from oakum_service.db.models.cluster import AnnouncementsRecord, NodeInterval, SnapshotRecord
+from oakum_service.documents.announcement import Announcements
 from oakum_service.documents.node import RecordedNodes
 
 
@@ -31,3 +32,9 @@ def present_nodes(session: Session) -> RecordedNodes:
     """The nodes of the newest snapshot; none before the first."""
     newest = select(SnapshotRecord.body).order_by(SnapshotRecord.number.desc()).limit(1)
     return session.execute(newest).scalar_one_or_none() or RecordedNodes(())
+
+
+def announcements(session: Session) -> Announcements:
+    """What the scheduler expects to take nodes, as it was told last; nothing before the first snapshot."""
+    record = session.get(AnnouncementsRecord, 1)
+    return Announcements() if record is None else record.body

@@ -10,7 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from oakum_service import instruments
 from oakum_service.api.context import Context, InContext
-from oakum_service.api.hook_desks import present_desk
+from oakum_service.api.hook_intakes import present_intake
 from oakum_service.api.report_inbox import ReportInbox
 
 router = APIRouter(tags=["service"])
@@ -21,8 +21,8 @@ def show_metrics(context: InContext, request: Request) -> Response:
     """Every metric of this process, in Prometheus' text format; needs no token."""
     reports: ReportInbox = request.app.state.reports
     _measure(context, reports)
-    if (desk := present_desk(request.app)) is not None:
-        desk.measure()
+    if (intake := present_intake(request.app)) is not None:
+        intake.measure()
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -16,6 +16,7 @@ from oakum_service.control import launch_records
 from oakum_service.db.models.cluster import NodeInterval, SnapshotRecord
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
 from oakum_service.db.models.trainers import Trainer
+from oakum_service.documents.slots import node_of
 from oakum_worker.protocol import FragmentReport
 
 router = APIRouter(prefix="/v1", tags=["cluster"])
@@ -65,8 +66,8 @@ def _present(session: Session) -> NodeList:
             trainer=ours.get(node.name, (None, None))[0],
             fragment_phase=ours.get(node.name, (None, None))[1],
             hole_ends_at=node.announced_at,
-            avoided_until=avoided[node.name].until_at if node.name in avoided else None,
-            avoided_because=avoided[node.name].public_text if node.name in avoided else "",
+            avoided_until=None if (row := avoided.get(node_of(node.name))) is None else row.until_at,
+            avoided_because="" if row is None else row.public_text,
         )
         for node in newest.body.nodes
     ]
@@ -81,5 +82,5 @@ def phase_of(fragment: Fragment, report: Report | None) -> str:
 
 
 def phase_of_live(report: FragmentReport | None) -> str:
-    """What a live fragment does that has sent this report last; None: it has sent none."""
+    """What a live fragment does, by its agent's newest report; None where the agent has not reported yet."""
     return "starting" if report is None else str(report.phase)

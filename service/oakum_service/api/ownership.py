@@ -56,6 +56,8 @@ def visible_view(caller: Principal, trainer: Trainer, view: TrainerView) -> Trai
             "notify": (),
             "evaluate": None,
             "initial": None,
+            "tags": (),
+            "notes": "",
         }
     )
     is_told = view.status is Status.PAUSED  # with the words of whoever has paused it

@@ -61,71 +61,78 @@ class QuietDisconnects:
 def install(app: FastAPI) -> None:
     """Add handlers to the app that turn every error of its routes into a problem document."""
     app.add_middleware(QuietDisconnects)
+    app.exception_handler(RequestError)(_request_error)
+    app.exception_handler(RequestValidationError)(_validation_error)
+    app.exception_handler(HTTPException)(_http_error)
+    app.exception_handler(ServiceError)(_service_error)
+    app.exception_handler(DBAPIError)(_database_error)
+    app.exception_handler(TimeoutError)(_no_connection)
+    app.exception_handler(Exception)(_unexpected)
 
-    @app.exception_handler(RequestError)
-    def _request_error(request: Request, error: RequestError) -> JSONResponse:
-        response = problem_response(error.status, str(error))
-        if isinstance(error, Unauthorized):
-            response.headers["WWW-Authenticate"] = "Bearer"
-        if isinstance(error, TooManyRequests):
-            response.headers["Retry-After"] = str(error.retry_after_s)
-        if isinstance(error, Forbidden):
-            _record_refusal(request, error)
-        return response
 
-    @app.exception_handler(RequestValidationError)
-    def _validation_error(_: Request, error: RequestValidationError) -> JSONResponse:
-        faults = error.errors()
-        lines = [_line(dict(item)) for item in faults[:_MOST_FAULTS]]
-        if len(faults) > _MOST_FAULTS:
-            lines.append(f"and {len(faults) - _MOST_FAULTS:,} more faults")
-        return problem_response(
-            HTTPStatus.UNPROCESSABLE_ENTITY, "the request is not valid: see `errors` for what to change", lines
-        )
+def _request_error(request: Request, error: RequestError) -> JSONResponse:
+    response = problem_response(error.status, str(error))
+    if isinstance(error, Unauthorized):
+        response.headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, TooManyRequests):
+        response.headers["Retry-After"] = str(error.retry_after_s)
+    if isinstance(error, Forbidden):
+        _record_refusal(request, error)
+    return response
 
-    @app.exception_handler(HTTPException)
-    def _http_error(_: Request, error: HTTPException) -> JSONResponse:
-        detail = str(error.detail)
-        if isinstance(error.__cause__, (ValueError, RecursionError)):  # FastAPI's words leave out what is wrong
-            detail = f"the body cannot be read as JSON: {error.__cause__}"
-        response = problem_response(error.status_code, detail)
-        response.headers.update(error.headers or {})
-        return response
 
-    @app.exception_handler(ServiceError)
-    def _service_error(_: Request, error: ServiceError) -> JSONResponse:
-        return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+def _validation_error(_: Request, error: RequestValidationError) -> JSONResponse:
+    faults = error.errors()
+    lines = [_line(dict(item)) for item in faults[:_MOST_FAULTS]]
+    if len(faults) > _MOST_FAULTS:
+        lines.append(f"and {len(faults) - _MOST_FAULTS:,} more faults")
+    return problem_response(
+        HTTPStatus.UNPROCESSABLE_ENTITY, "the request is not valid: see `errors` for what to change", lines
+    )
 
-    @app.exception_handler(DBAPIError)
-    def _database_error(request: Request, error: DBAPIError) -> JSONResponse:
-        if (fault := request.app.state.context.writability.fault) is not None:
-            return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, fault)
-        if is_busy(error.orig):
-            _log.warning("%s %s: %s", request.method, request.url.path, error.orig)
-            return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, "the database is busy: try again in a moment")
-        return _unexpected(request, error)
 
-    @app.exception_handler(TimeoutError)
-    def _no_connection(request: Request, error: TimeoutError) -> JSONResponse:
-        _log.warning("%s %s: %s", request.method, request.url.path, error)
-        return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, "the database does not answer: try again later")
+def _http_error(_: Request, error: HTTPException) -> JSONResponse:
+    detail = str(error.detail)
+    if isinstance(error.__cause__, (ValueError, RecursionError)):  # FastAPI's words leave out what is wrong
+        detail = f"the body cannot be read as JSON: {error.__cause__}"
+    response = problem_response(error.status_code, detail)
+    response.headers.update(error.headers or {})
+    return response
 
-    @app.exception_handler(Exception)
-    def _unexpected(request: Request, error: Exception) -> JSONResponse:
-        # This runs outside of the middleware that puts the id into answers.
-        request_id = id_of(request.scope)
-        _log.error(
-            "%s %s (request %s) failed",
-            request.method,
-            request.url.path,
-            request_id,
-            exc_info=error,
-            extra={"fields": {"request": request_id}},
-        )
-        detail = f"an error of the service's own; see its log of request {request_id}"
-        response = problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
-        response.headers[HEADER] = request_id
-        return response
+
+def _service_error(_: Request, error: ServiceError) -> JSONResponse:
+    return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+
+
+def _database_error(request: Request, error: DBAPIError) -> JSONResponse:
+    if (fault := request.app.state.context.writability.fault) is not None:
+        return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, fault)
+    if is_busy(error.orig):
+        _log.warning("%s %s: %s", request.method, request.url.path, error.orig)
+        return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, "the database is busy: try again in a moment")
+    return _unexpected(request, error)
+
+
+def _no_connection(request: Request, error: TimeoutError) -> JSONResponse:
+    _log.warning("%s %s: %s", request.method, request.url.path, error)
+    return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, "the database does not answer: try again later")
+
+
+def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    # This runs outside of the middleware that puts the id into answers.
+    request_id = id_of(request.scope)
+    _log.error(
+        "%s %s (request %s) failed",
+        request.method,
+        request.url.path,
+        request_id,
+        exc_info=error,
+        extra={"fields": {"request": request_id}},
+    )
+    detail = f"an error of the service's own; see its log of request {request_id}"
+    response = problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
+    response.headers[HEADER] = request_id
+    return response
 
 
 def _cut(line: str) -> str:
@@ -155,7 +162,7 @@ def _line(item: dict[str, object]) -> str:
         context = item["ctx"]
         assert isinstance(context, dict)
         return f"body: not JSON, at character {location[1]}: {context['error']}"
-    if location == ("body",) and item["type"] != "missing":
+    if location == ("body",) and item["type"] not in ("missing", "value_error"):
         return "body: expected a JSON object, sent with Content-Type: application/json"
     where = ".".join(str(part) for part in location if part != "body") or "body"
     return f"{where}: {fault_of(item)}"

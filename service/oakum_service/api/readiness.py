@@ -11,10 +11,10 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
 from oakum_service.api.context import Context, InContext
-from oakum_service.api.hook_desks import present_desk
+from oakum_service.api.hook_intakes import present_intake
 from oakum_service.api.schemas.readiness import Readiness, ReadinessCheck
 from oakum_service.db.engine import newest_revision, present_revision
-from oakum_service.schedulers.entry import HookDesk
+from oakum_service.schedulers.entry import HookIntake
 from oakum_service.standing import moment
 
 router = APIRouter(tags=["service"])
@@ -39,7 +39,7 @@ async def readyz(request: Request, response: Response) -> Readiness:
     The status is 503 while it cannot."""
     probe = request.app.state.readiness
     assert isinstance(probe, ReadinessProbe)
-    faults = await probe.look(present_desk(request.app))
+    faults = await probe.look(present_intake(request.app))
     checks = [ReadinessCheck(name=name, ok=fault is None, detail=fault) for name, fault in faults.items()]
     ready = all(check.ok for check in checks if check.name != _NOT_NEEDED)
     if not ready:
@@ -54,10 +54,10 @@ class ReadinessProbe:
         self._context = context
         self._looking: asyncio.Task[_Faults] | None = None
 
-    async def look(self, desk: HookDesk | None) -> _Faults:
-        """What is wrong with each part; None for those that are as they should be. `desk` knows of the hooks."""
+    async def look(self, intake: HookIntake | None) -> _Faults:
+        """What is wrong with each part; None for those that are as they should be. `intake` knows of the hooks."""
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(asyncio.to_thread(_faults, self._context, desk))
+            self._looking = asyncio.create_task(asyncio.to_thread(_faults, self._context, intake))
         try:
             return await asyncio.wait_for(asyncio.shield(self._looking), _PATIENCE_S)
         except TimeoutError:
@@ -66,12 +66,12 @@ class ReadinessProbe:
             return {"database": told, "schema": _NOT_KNOWN, "controller": _NOT_KNOWN, "scheduler": _NOT_KNOWN}
 
 
-def _faults(context: Context, desk: HookDesk | None) -> _Faults:
+def _faults(context: Context, intake: HookIntake | None) -> _Faults:
     return {
         **_database_faults(context),
         "controller": _controller_fault(context),
         "scheduler": _scheduler_fault(context),
-        **_hook_faults(desk),
+        **_hook_faults(intake),
     }
 
 
@@ -117,12 +117,12 @@ def _other_controller_fault(context: Context) -> str | None:
     return None
 
 
-def _hook_faults(desk: HookDesk | None) -> _Faults:
+def _hook_faults(intake: HookIntake | None) -> _Faults:
     """Whether the hooks that are installed are run; nothing for a scheduler without hooks."""
-    if desk is None:
+    if intake is None:
         return {}
     try:
-        return {"hooks": desk.fault()}
+        return {"hooks": intake.fault()}
     except SQLAlchemyError:
         return {"hooks": _NOT_KNOWN}
 

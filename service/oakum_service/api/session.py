@@ -10,7 +10,13 @@ from fastapi import APIRouter, Request, Response
 from oakum_service.api.auth import Principal, Role, Viewer, principal_of
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.schemas.tokens import SessionRequest, SessionView
-from oakum_service.api.session_cookie import drop_session, keep_session, require_guard, session_id
+from oakum_service.api.session_cookie import (
+    drop_session,
+    keep_session,
+    page_key,
+    require_guard,
+    session_id,
+)
 from oakum_service.db.models.callers import ApiToken
 from oakum_service.errors import Forbidden
 from oakum_service.identity import audit, tokens
@@ -32,8 +38,9 @@ def show_session(context: InContext, viewer: Viewer) -> SessionView:
 
 @router.post("", status_code=HTTPStatus.CREATED)
 def sign_in(asked: SessionRequest, context: InContext, request: Request, response: Response) -> SessionView:
-    """Begin a session with a token of the role viewer, user or admin: the answer sets a cookie, valid for 12
-    hours at most and not longer than the token. Needs the header `X-Oakum-Dashboard`."""
+    """Begin a session with a token of the role viewer, user or admin: the answer sets a cookie, and tells the key
+    that opens the service together with it, for 12 hours at most and not longer than the token. Needs the header
+    `X-Oakum-Dashboard`."""
     require_guard(request)
     principal = principal_of(context, asked.token.strip(), request)
     if principal.role < Role.VIEWER:
@@ -44,7 +51,7 @@ def sign_in(asked: SessionRequest, context: InContext, request: Request, respons
         text, expires_at = tokens.begin_session(session, row, now, SESSION_S)
         audit.record(session, principal.actor, "session.begun", principal.name, principal.name)
     keep_session(request, response, text, expires_at - now)
-    return _view(context, principal, session_id(text), expires_at)
+    return _view(context, principal, session_id(text), expires_at, page_key(text))
 
 
 @router.delete("", status_code=HTTPStatus.NO_CONTENT)
@@ -62,12 +69,15 @@ def sign_out(context: InContext, viewer: Viewer, request: Request) -> Response:
     return response
 
 
-def _view(context: Context, principal: Principal, id_: str, expires_at: float | None) -> SessionView:
+def _view(
+    context: Context, principal: Principal, id_: str, expires_at: float | None, key: str | None = None
+) -> SessionView:
     trusted = principal.role is Role.ADMIN or context.settings.users_may_submit
     return SessionView(
         id=id_,
         name=principal.name,
         role=principal.role.name.lower(),
         expires_at=expires_at,
+        key=key,
         may_submit=principal.role >= Role.USER and trusted,
     )

@@ -1,9 +1,9 @@
-"""The dashboard's cookie: where its text is in a request, and how it is set and cleared.
+"""The dashboard's session: one half of its text is in a cookie, the other half in a header.
 
-A browser sends a host's cookies to every port of that host, and with every request that any page there makes. So
-the cookie has the port in its name, holds a session instead of the user's token, and changes nothing unless the
-request has a header that a page from elsewhere cannot send: before a browser sends such a header, it asks the
-server, which never agrees.
+A browser sends a host's cookies to every port of that host, so whoever runs another web server there gets them.
+What a page stores, and the headers that it sends, it keeps for that page's host and port. So the cookie has the
+port in its name, opens nothing without the page's half, and neither is the user's token. A browser asks the
+server before a page from elsewhere sends the header; the server never agrees.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from oakum_service.errors import Forbidden, Unauthorized
 from oakum_service.identity.tokens import digest, short_id
 
 GUARD_HEADER = "X-Oakum-Dashboard"
-"""Header that requests of the dashboard have: `1`, or the id of the session that the page was signed in with."""
-_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Header that requests of the dashboard have: the page's half of the session, or `1` to sign in."""
+_HALF = 16
+"""Characters of a session's text, which is random, that the page keeps."""
 
 
 def cookie_name(request: Request) -> str:
@@ -25,17 +26,20 @@ def cookie_name(request: Request) -> str:
 
 
 def session_text(request: Request) -> str | None:
-    """The session's text in the request's cookie; None if there is none. Raises `Forbidden` if the request would
-    change something and may come from a page of another site, and `Unauthorized` if it comes from a page that was
-    signed in with another session: all pages of a browser share the cookie of the newest."""
-    text = request.cookies.get(cookie_name(request))
-    if text is None:
+    """The text of the session that the request came with; None if it has no cookie. Raises `Unauthorized` if the
+    page's half is missing. With that of an older session the text is no session's: all pages of a browser share
+    the cookie of the newest."""
+    half = request.cookies.get(cookie_name(request))
+    if half is None:
         return None
-    if request.method not in _READING:
-        require_guard(request)
-    if request.headers.get(GUARD_HEADER, "1") not in ("1", session_id(text)):
-        raise Unauthorized("this page was signed in with another session than the browser has now: load it again")
-    return text
+    if len(key := request.headers.get(GUARD_HEADER, "")) != _HALF:
+        raise Unauthorized("a cookie opens nothing by itself: sign in on the dashboard, or send a token")
+    return half + key
+
+
+def page_key(text: str) -> str:
+    """The page's half of a session's text."""
+    return text[-_HALF:]
 
 
 def session_id(text: str) -> str:
@@ -46,17 +50,15 @@ def session_id(text: str) -> str:
 def require_guard(request: Request) -> None:
     """Raise `Forbidden` for a request that a page of another site could make a browser send."""
     if GUARD_HEADER not in request.headers:
-        raise Forbidden(
-            f"a change that is signed in by a cookie needs the header {GUARD_HEADER}: send {GUARD_HEADER}: 1"
-        )
+        raise Forbidden(f"signing in needs the header {GUARD_HEADER}: send {GUARD_HEADER}: 1")
 
 
 def keep_session(request: Request, response: Response, text: str, lifetime_s: float) -> None:
-    """Set the session's cookie to `text` for `lifetime_s` seconds. Scripts cannot read it, and other sites' pages
-    do not send it."""
+    """Set the cookie's half of the session's text for `lifetime_s` seconds. Scripts cannot read it, and other
+    sites' pages do not send it."""
     response.set_cookie(
         cookie_name(request),
-        text,
+        text[:-_HALF],
         max_age=max(1, int(lifetime_s)),
         path="/",
         secure=request.url.scheme == "https",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
@@ -13,29 +14,32 @@ from sqlalchemy.orm import Session
 from oakum_service.api.auth import Admin, Principal, Viewer
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.preconditions import ETAG, IfMatch, require_match
+from oakum_service.api.rescale_costs import rescale_costs
 from oakum_service.api.schemas.settings import (
     ObjectiveList,
     ObjectiveView,
+    PlanningView,
     SettingChange,
     SettingList,
     SettingView,
 )
 from oakum_service.db import event_log
 from oakum_service.identity import audit
-from oakum_service.orders.live_settings import change, live_settings, reset
+from oakum_service.orders.live_settings import change, current, live_settings, reset
 from oakum_solver.expressions import QUANTITIES
-from oakum_solver.objectives import DESCRIPTIONS
+from oakum_solver.named_objectives import DESCRIPTIONS
 
 router = APIRouter(prefix="/v1", tags=["settings"])
 
-_Name = Annotated[str, Path(max_length=63, pattern=r"^[a-z_.]+$", description="the setting's name")]
+_Name = Annotated[str, Path(max_length=63, pattern=r"^[a-z0-9_.]+$", description="the setting's name")]
 
 
 @router.get("/settings")
 def list_settings(context: InContext, _: Viewer) -> SettingList:
-    """List the settings that may be changed while the service runs: what holds now, and what held at its start."""
+    """List the settings that may be changed while the service runs: what holds now, and what held at its start.
+    `planning` has all that decides plans beside trainers and nodes."""
     with context.readers.begin() as session:
-        return SettingList(settings=_views(session, context))
+        return SettingList(settings=_views(session, context), planning=_planning(session, context))
 
 
 @router.put("/settings/{name}")
@@ -83,12 +87,29 @@ def list_objectives(context: InContext, _: Viewer) -> ObjectiveList:
     """List the objectives that have a name, the quantities that an expression may use, and the objective that
     plans follow now. To choose another one, change the setting `objective`."""
     with context.readers.begin() as session:
-        current = _known(session, context, "objective")
-    assert current is not None
+        objective = _known(session, context, "objective")
+    assert objective is not None
     return ObjectiveList(
-        current=str(current.value),
+        current=str(objective.value),
         objectives=[ObjectiveView(name=name, description=text) for name, text in DESCRIPTIONS.items()],
         quantities=dict(QUANTITIES),
+    )
+
+
+def _planning(session: Session, context: Context) -> PlanningView:
+    settings = current(session, context.settings)
+    rules, costs = settings.planning_rules, rescale_costs(session, settings)
+    return PlanningView(
+        objective=str(rules.objective),
+        look_ahead_s=rules.look_ahead_s,
+        groups=rules.groups,
+        starvation_guard_s=rules.guard.wait_s if rules.guard.wait_s < math.inf else None,
+        starvation_quantum_s=rules.guard.quantum_s,
+        user_cap=rules.user_cap,
+        milp_solver=rules.milp_solver,
+        solver_limit_s=rules.time_limit_s,
+        stall_s=costs.stall_s,
+        start_up_s=costs.start_up_s,
     )
 
 
@@ -108,7 +129,7 @@ def _changed(
     assert before is not None
     assert after is not None
     audit.record(session, admin.actor, "setting.changed", name, before=before.value, after=after.value)
-    text = f"{name} is {_told(after)} now, it was {_told(before)}: changed by {admin.name}"
+    text = f"is {_told(after)} now, it was {_told(before)}: changed by {admin.name}"
     event_log.record(session, "setting.changed", name, text)
     return after
 

@@ -11,8 +11,9 @@ T = TypeVar("T")
 
 
 class SharedAnswers:
-    """Computes answers one at a time. Those who ask for the same answer before its computation begins get the same
-    object, which nobody may change. An answer knows all that was true when it was asked for."""
+    """Computes answers one at a time. Those who ask for the same answer before its computation begins share it:
+    they get one object, which none of them may change. Since the computation begins after each of them has asked,
+    whoever has changed something before finds it in the answer."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()

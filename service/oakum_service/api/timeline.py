@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Query
@@ -15,14 +15,14 @@ from sqlalchemy.orm import Session
 from oakum_service.api.auth import Viewer
 from oakum_service.api.cluster import SinceS
 from oakum_service.api.context import InContext
-from oakum_service.api.intervals import intervals, present_nodes
+from oakum_service.api.intervals import announcements, intervals, present_nodes
+from oakum_service.api.node_columns import announced_columns, fragment_columns, stretch_columns
 from oakum_service.api.nodes import phase_of
 from oakum_service.api.schemas.intervals import ForegroundInterval, FragmentInterval, Interval, Timeline
 from oakum_service.api.schemas.node_history import (
-    FragmentColumns,
+    FoundNodes,
     Occupancy,
     OccupancyBand,
-    StretchColumns,
     TimelineRows,
 )
 from oakum_service.control.retention import HISTORY_S
@@ -30,11 +30,11 @@ from oakum_service.control.usage import hourly_usage
 from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment, Report
 from oakum_service.db.models.trainers import Trainer
+from oakum_service.documents.announcement import Announcement
 from oakum_service.errors import RequestError
 from oakum_service.node_history.bars import (
-    FragmentBar,
-    Stretch,
     Window,
+    announced_bars,
     complete_from,
     fragment_bars,
     merged_fragments,
@@ -42,6 +42,7 @@ from oakum_service.node_history.bars import (
     stretches,
 )
 from oakum_service.node_history.occupancy import USES, Shares, band_edges
+from oakum_service.node_history.search import nodes_that_ran
 from oakum_service.states import NodeState
 
 router = APIRouter(prefix="/v1/timeline", tags=["cluster"])
@@ -144,8 +145,9 @@ def show_rows(
         Query(ge=0, le=1e11, allow_inf_nan=False, description="only what began or ended since then; Unix seconds"),
     ] = None,
 ) -> TimelineRows:
-    """Show what some nodes did in a window of time, and the fragments on them, in columns. Where there is more
-    than one answer may hold, the newest are shown, since `kept_from`."""
+    """Show what some nodes did in a window of time, and the fragments on them, in columns; where the window goes
+    on after now, also which foreground jobs and reservations the scheduler expects there. Where there is more than
+    one answer may hold, the newest are shown, since `kept_from`."""
     now = time.time()
     window = _window(from_at, min(to_at, now))
     with context.readers.begin() as session:
@@ -153,6 +155,8 @@ def show_rows(
         told = Window(since, window.to_at)
         done = stretches(session, node, told, changed_after)
         fragments = fragment_bars(session, node, told, changed_after)
+        announced = announcements(session)
+    to_come = announced_bars(announced.soonest, node, now, to_at) if to_at > now else []
     if changed_after is None:
         done = list(merged_stretches(done, resolution_s))
         fragments = list(merged_fragments(fragments, resolution_s))
@@ -165,8 +169,11 @@ def show_rows(
         is_difference=changed_after is not None,
         nodes=node,
         trainers=trainers,
-        stretches=_stretch_columns(done, places, window.from_at),
-        fragments=_fragment_columns(fragments, places, trainers, window.from_at),
+        stretches=stretch_columns(done, places, window.from_at),
+        fragments=fragment_columns(fragments, places, trainers, window.from_at),
+        announced=announced_columns(to_come, places, window.from_at),
+        announced_from_at=_soonest(announced.soonest, now),
+        announced_left_out=announced.left_out,
     )
 
 
@@ -179,37 +186,40 @@ def _window(from_at: float, to_at: float) -> Window:
     return Window(from_at, to_at)
 
 
-def _stretch_columns(rows: Sequence[Stretch], places: dict[str, int], from_at: float) -> StretchColumns:
-    return StretchColumns(
-        node=[places[row.node] for row in rows],
-        start_s=_after([row.start_at for row in rows], from_at),
-        end_s=_after([row.end_at for row in rows], from_at),
-        state=[row.state for row in rows],
-        job=[row.job for row in rows],
-        name=[row.name for row in rows],
-        count=[row.count for row in rows],
+def _soonest(announced: Sequence[Announcement], now: float) -> float | None:
+    """When the first begins of what is not over."""
+    return min((each.start_at for each in announced if each.end_at is None or each.end_at > now), default=None)
+
+
+@router.get("/nodes")
+def find_nodes(
+    context: InContext,
+    _: Viewer,
+    from_at: At,
+    to_at: At,
+    find: Annotated[
+        str,
+        Query(
+            min_length=1,
+            max_length=255,
+            description="part of the name of a node, a trainer, its user or a foreground job, or of the job's id",
+        ),
+    ],
+) -> FoundNodes:
+    """Find the present nodes whose names have this text in them, in capitals or small letters, and those on which
+    in a window of time a trainer or a foreground job ran whose name, user or id has. Where there is more than one
+    answer may look through, what ended last in the window is looked through; `is_complete` tells."""
+    window = _window(from_at, min(to_at, time.time()))
+    with context.readers.begin() as session:
+        present = [node.name for node in present_nodes(session).nodes]
+        ran, is_complete = nodes_that_ran(session, find, window)
+    wanted = find.lower()
+    return FoundNodes(
+        from_at=window.from_at,
+        to_at=window.to_at,
+        nodes=[name for name in present if name in ran or wanted in name.lower()],
+        is_complete=is_complete,
     )
-
-
-def _fragment_columns(
-    rows: Sequence[FragmentBar], places: dict[str, int], trainers: Sequence[str], from_at: float
-) -> FragmentColumns:
-    index = {name: place for place, name in enumerate(trainers)}
-    return FragmentColumns(
-        node=[places[row.node] for row in rows],
-        start_s=_after([row.start_at for row in rows], from_at),
-        training_s=_after([row.training_at for row in rows], from_at),
-        end_s=_after([row.end_at for row in rows], from_at),
-        trainer=[index[row.trainer] for row in rows],
-        cause=[row.cause for row in rows],
-        count=[row.count for row in rows],
-    )
-
-
-def _after(times: Sequence[float | None], from_at: float) -> list[Any]:
-    """Seconds after `from_at` to the hundredth; None stays None."""
-    seconds = np.round(np.array(times, np.float64) - from_at, 2)  # None becomes NaN
-    return [None if second != second else second for second in seconds.tolist()]
 
 
 @router.get("/occupancy")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ from fastapi import APIRouter, Body, Query
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
-from sqlalchemy import Select, Text, cast, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from oakum_service.api.acceptance import (
@@ -26,17 +25,16 @@ from oakum_service.api.acceptance import (
     refuse_taken,
     unacceptable,
 )
-from oakum_service.api.auth import Principal, User, Viewer
+from oakum_service.api.auth import Principal, Role, User, Viewer
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.hold import hold_view
 from oakum_service.api.idempotency import IdempotencyKey, answer_once, is_answered
 from oakum_service.api.ownership import check_may_change, may_read, visible_view
-from oakum_service.api.paging import Before, Place, older_than, place
+from oakum_service.api.paging import Before, Place
 from oakum_service.api.plain_values import odd_value
 from oakum_service.api.preconditions import ETAG, IfMatch, check_if_match, etag_of
 from oakum_service.api.problems import problem_response
 from oakum_service.api.quotas import check_quota, check_storage
-from oakum_service.api.schemas.hold import HoldView
 from oakum_service.api.schemas.submissions import DryRunRequest, DryRunView, SpecDocument, SpecText
 from oakum_service.api.schemas.trainers import (
     PauseRequest,
@@ -44,6 +42,7 @@ from oakum_service.api.schemas.trainers import (
     TrainerList,
     TrainerView,
 )
+from oakum_service.api.trainer_search import MOST_ENDED, Asked, ended_trainers, live_trainers
 from oakum_service.api.views import dry_run_view, find_trainer, trainer_view, trainer_views
 from oakum_service.control import dry_run
 from oakum_service.control.new_trainers import GivenState, add_trainer, add_trainer_from
@@ -51,16 +50,17 @@ from oakum_service.control.restart_points import check_epochs, set_totals
 from oakum_service.control.retrying import retry
 from oakum_service.db import event_log
 from oakum_service.db.models.fragments import Fragment
-from oakum_service.db.models.trainers import Trainer, live_of
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Conflict, RequestError
 from oakum_service.identity import audit
 from oakum_service.logs.fields import about
 from oakum_service.orders import hold, pause
-from oakum_service.states import LIVE_STATES, TrainerState
+from oakum_service.orders.annotations import make_findable
+from oakum_service.states import TrainerState
 from oakum_solver.errors import ProblemError
 from oakum_worker.errors import SpecError
 from oakum_worker.spec import TrainerSpec, explain
-from oakum_worker.spec_text import parse_document
+from oakum_worker.spec_text import lines_of, parse_document
 
 router = APIRouter(prefix="/v1/trainers", tags=["trainers"])
 
@@ -73,10 +73,8 @@ BeginFrom = Annotated[
     ),
 ]
 
-_MOST_ENDED = 500
-"""Documents of trainers that have ended in one answer: each takes about half a millisecond."""
-_MOST_CHARACTERS = 4_000_000
-"""Of these trainers' specs and messages in one answer."""
+_TOLD_OF_NOTES = 200
+"""Characters of notes that the audit log keeps."""
 
 
 @router.get("")
@@ -85,60 +83,36 @@ def list_trainers(
     viewer: Viewer,
     state: TrainerState | None = None,
     user: Annotated[str | None, Query(max_length=63, description="trainers of this user only")] = None,
+    live: Annotated[bool, Query(description="live trainers only, none that has ended")] = False,
+    tag: Annotated[str | None, Query(max_length=40, description="trainers with this tag only")] = None,
     limit: Annotated[
-        int, Query(ge=1, le=5000, description=f"most trainers that have ended; {_MOST_ENDED} of more")
+        int, Query(ge=1, le=5000, description=f"most trainers that have ended; {MOST_ENDED} of more")
     ] = 200,
     before: Before = None,
 ) -> TrainerList:
-    """List the trainers, the newest last: all that are live, and the newest that have ended; `before` gives those
-    that ended earlier. Those of other users are without what only their users may see."""
-    asked = (state, user, min(limit, _MOST_ENDED), before)
-    listed = context.lists.get(("trainers", *asked), lambda: _read_list(context, *asked))
-    views = [
-        visible_view(viewer, row, _with_folder(context, view))
-        for row, view in zip(listed.rows, listed.views, strict=True)
-    ]
-    return TrainerList(
-        trainers=views,
-        next=listed.next,
-        hold=listed.hold,
-        fault=context.writability.fault,
-    )
+    """List the trainers, the newest last: all that are live and, unless only these are asked for, the newest that
+    have ended; `before` gives those of them that were submitted earlier. Those of other users are without what
+    only their users may see, and are not found by their tags."""
+    reader = viewer.name if tag is not None and viewer.role == Role.USER else None
+    asked = Asked(live, state, user, tag, reader, min(limit, MOST_ENDED), before)
+    rows, whole = context.lists.get(("trainers", *asked), lambda: _read_list(context, asked))
+    visible = [visible_view(viewer, row, view) for row, view in zip(rows, whole.trainers, strict=True)]
+    return whole.model_copy(update={"trainers": visible})
 
 
-@dataclass(frozen=True)
-class _Listed:
-    """A list of trainers as whoever may read everything sees it."""
-
-    rows: Sequence[Trainer]
-    views: Sequence[TrainerView]
-    next: str | None
-    hold: HoldView | None
-
-
-def _read_list(
-    context: Context, state: TrainerState | None, user: str | None, limit: int, before: str | None
-) -> _Listed:
-    query = select(Trainer).order_by(Trainer.submitted_at.desc(), Trainer.id.desc())
-    if state is not None:
-        query = query.where(Trainer.state == state)
-    # Not `in` the other states, by which SQLite would read all that have ended, to sort them.
-    ended, lasting = query.where(Trainer.state.not_in(LIVE_STATES)), query.where(Trainer.state.in_(LIVE_STATES))
-    if user is not None:
-        ended, lasting = ended.where(Trainer.user_name == user), query.where(*live_of(user))
-    if before is not None:
-        ended = ended.where(older_than(Trainer.submitted_at, Trainer.id, place(before)))
+def _read_list(context: Context, asked: Asked) -> tuple[Sequence[Trainer], TrainerList]:
+    """The rows of the trainers that are asked for, and their list as whoever may read all of them sees it."""
     with context.readers.begin() as session:
         held = hold.held(session)
-        past, has_more = _page(session, ended, limit)
-        live = [] if before else session.execute(lasting).scalars().all()
-        rows = sorted([*past, *live], key=lambda row: (row.submitted_at, row.id))
+        past, has_more = ended_trainers(session, asked)
+        present = live_trainers(session, asked)
+        rows = sorted([*past, *present], key=lambda row: (row.submitted_at, row.id))
         views = trainer_views(session, rows, context.circumstances())
-    return _Listed(
-        rows,
-        views,
+    return rows, TrainerList(
+        trainers=[_with_folder(context, view) for view in views],
         next=str(Place(past[-1].submitted_at, past[-1].id)) if has_more else None,
         hold=None if held is None else hold_view(held),
+        fault=context.writability.fault,
     )
 
 
@@ -199,7 +173,7 @@ def read_document(_: User, request: SpecText) -> SpecDocument:
     if (found := odd_value(document)) is not None:
         place, problem = found
         raise RequestError(f"the spec: {'.'.join(map(str, place))}: {problem}")
-    return SpecDocument(spec=document)
+    return SpecDocument(spec=document, lines=lines_of(request.text))
 
 
 @router.post("/dry-run", response_model=DryRunView)
@@ -222,18 +196,6 @@ def dry_run_trainer(context: InContext, user: User, request: DryRunRequest) -> R
         except ProblemError as error:
             raise Conflict(f"no plan can be made with this trainer: {error}") from error
     return JSONResponse(dry_run_view(spec.name, prospect, held=held).model_dump(mode="json"))
-
-
-def _page(session: Session, query: Select[Trainer], limit: int) -> tuple[list[Trainer], bool]:
-    """The first `limit` of the query's trainers, or those that have `_MOST_CHARACTERS` together, but at least one;
-    and whether there is another one."""
-    told = (Trainer.spec, Trainer.message, Trainer.progress, Trainer.crash)
-    lengths = [func.coalesce(func.length(cast(column, Text)), 0) for column in told]
-    sized = session.execute(query.with_only_columns(Trainer.id, *lengths).limit(limit + 1)).all()
-    sums = itertools.accumulate(sum(row[1:]) for row in sized[:limit])
-    ids = [row.id for row, size in zip(sized, sums, strict=False) if size <= _MOST_CHARACTERS or row is sized[0]]
-    found = {row.id: row for row in session.scalars(select(Trainer).where(Trainer.id.in_(ids)))}
-    return [found[id_] for id_ in ids], len(sized) > len(ids)
 
 
 def _insert(
@@ -294,25 +256,32 @@ def change_trainer(
     if_match: IfMatch = None,
 ) -> JSONResponse:
     """Change a live trainer's numbers of nodes, weight, priority or Slurm options; while it is paused, also its
-    epochs. With other sizes, bounds that are not given follow from them."""
+    epochs. With other sizes, bounds that are not given follow from them. Tags and notes can also be changed after
+    its end, and lead to no new plan."""
     if change.priority is not None:
         check_priority(change.priority, user)
 
+    is_annotation = change.is_annotation
+
     def carry_out() -> TrainerView:
-        trainer = _live(session, ref, user, if_match)
+        trainer = (_seen if is_annotation else _live)(session, ref, user, if_match)
         before = trainer.spec.model_dump(mode="json")
+        wanted = change.for_spec(trainer.spec)
         if change.epochs is not None:
             check_epochs(session, trainer, change.epochs)
-        trainer.spec = change.applied_to(trainer.spec)
+        trainer.spec = wanted.applied_to(trainer.spec)
+        if wanted.tags is not None:
+            make_findable(session, trainer)
         if change.slurm is not None:
             check_slurm(trainer.spec, context)
         if change.epochs is not None:
             set_totals(trainer, before["epochs"])
         if change.weight is not None:
             check_quota(session, context, trainer.spec, user, is_new=False)
-        changed = change.given
-        _record(session, user, "changed", trainer, before={name: before[name] for name in changed}, after=changed)
-        told = f"{user.name} changes {changed}{_until_when(session, trainer, change)}"
+        changed = wanted.given
+        kept = {"before": {name: before[name] for name in changed}, "after": changed}
+        _record(session, user, "changed", trainer, **{name: _shortened(told) for name, told in kept.items()})
+        told = f"{user.name} changes {_listed(changed)}{_until_when(session, trainer, change)}"
         with about(trainer=trainer.id):
             event_log.record(session, "trainer.changed", trainer.name, told)
         return trainer_view(session, trainer, context.circumstances())
@@ -325,8 +294,26 @@ def change_trainer(
     except ValidationError as error:
         lines = explain(error)
         return problem_response(HTTPStatus.UNPROCESSABLE_ENTITY, f"cannot be changed so: {lines[0]}", lines)
-    context.news_for_controller.notify()
+    (context.news_for_readers if is_annotation else context.news_for_controller).notify()
     return response
+
+
+def _shortened(changed: Mapping[str, Any]) -> dict[str, Any]:
+    """What has changed, with the beginning of notes in place of all."""
+    notes = changed.get("notes", "")
+    return {**changed, "notes": f"{notes[:_TOLD_OF_NOTES]}…"} if len(notes) > _TOLD_OF_NOTES else {**changed}
+
+
+def _listed(changed: Mapping[str, Any]) -> str:
+    """What has changed, by the names of the spec's fields: `max_nodes to 4, slurm.qos to "night"`. Of notes, which
+    are long, no more than that."""
+    parts: list[tuple[str, Any]] = []
+    for name, value in changed.items():
+        inner = value if isinstance(value, Mapping) else {"": value}
+        parts += [(f"{name}.{key}".rstrip("."), each) for key, each in inner.items()]
+    return ", ".join(
+        name if name == "notes" else f"{name} to {json.dumps(value, default=str)}" for name, value in parts
+    )
 
 
 def _until_when(session: Session, trainer: Trainer, change: TrainerChange) -> str:
@@ -424,9 +411,16 @@ def retry_trainer(
 def _live(session: Session, ref: str, user: Principal, if_match: str | None) -> Trainer:
     """The trainer, if it is live, the user may change it, and it is what the user has seen; else raises the error
     that says why it is not changed."""
+    trainer = _seen(session, ref, user, if_match)
+    if TrainerState(trainer.state).ended:
+        raise Conflict(f"trainer {trainer.name!r} is {trainer.state} and cannot be changed any more")
+    return trainer
+
+
+def _seen(session: Session, ref: str, user: Principal, if_match: str | None) -> Trainer:
+    """The trainer, if the user may change it, and it is what the user has seen; else raises the error that says
+    why it is not changed."""
     trainer = find_trainer(session, ref)
     check_may_change(user, trainer)
     check_if_match(if_match, trainer)
-    if TrainerState(trainer.state).ended:
-        raise Conflict(f"trainer {trainer.name!r} is {trainer.state} and cannot be changed any more")
     return trainer

@@ -332,6 +332,7 @@ def plan_view(session: Session, plan: PlanRecord) -> PlanView:
         optimal=plan.optimal,
         solve_s=plan.solve_s,
         look_ahead_s=plan.look_ahead_s,
+        look_ahead_reason=plan.look_ahead_reason,
         objective=plan.objective,
         allocations=[
             AllocationView(
@@ -377,6 +378,7 @@ def explanation(session: Session, trainer: Trainer, view: TrainerView) -> Explan
         reason=view.reason,
         condition=view.condition,
         plan=plan.id if plan is not None and planned else None,
+        look_ahead_reason=plan.look_ahead_reason if plan is not None and planned else "",
     )
 
 

@@ -127,6 +127,8 @@ def _view(found: Outcome, *, held: bool) -> WhatIfView:
         optimal=plan.optimal,
         solver=plan.solver,
         solve_s=plan.solve_s,
+        look_ahead_s=found.problem.look_ahead_s,
+        look_ahead_reason=found.problem.look_ahead_reason,
         held=held,
         allocations=[_allocation(found, allocation) for allocation in plan.allocations],
     )

@@ -24,6 +24,7 @@ from oakum_service.control.endings import end
 from oakum_service.db.models.trainers import GenerationRecord, Trainer
 from oakum_service.documents.crash import NewestCrash
 from oakum_service.states import TrainerState
+from oakum_solver.wording import counted
 from oakum_worker.protocol import TrainingProgress
 
 MOST_OF_ERRORS = 3
@@ -111,4 +112,4 @@ def _last_words(trainer: Trainer, crash: TrainerCrash) -> str:
     if trainer.crashes == 1:
         return crash.what
     beyond = f" without getting beyond step {trainer.crashed_step} for long" if trainer.crashed_step else ""
-    return f"{trainer.crashes} attempts ended{beyond}, at last: {crash.what}"
+    return f"{counted(trainer.crashes, 'attempt')} ended{beyond}, at last: {crash.what}"

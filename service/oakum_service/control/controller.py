@@ -26,6 +26,7 @@ from oakum_service.control.chart_points import record_gap
 from oakum_service.control.endings import cancel_requested
 from oakum_service.control.execute import Executor
 from oakum_service.control.giving_back import release_wanted
+from oakum_service.control.limits import LimitWatch
 from oakum_service.control.membership import MembershipUpdater
 from oakum_service.control.meter import ClusterMeter
 from oakum_service.control.node_preference import NodePreferenceTracker
@@ -61,6 +62,7 @@ from oakum_service.schedulers.port import Scheduler, too_old_s
 from oakum_service.standing import ActiveHold, hold_sentence
 from oakum_service.states import LIVE_STATES
 from oakum_service.turn_clock import TurnClock
+from oakum_solver.wording import counted
 
 _log = logging.getLogger("oakum")
 _TAKEN_OVER = "another controller has taken over; this process only answers requests"
@@ -118,6 +120,7 @@ class Controller:
         self._listening_since = self._turned_at = self._starts_since = time.time()
         self._held: ActiveHold | None = None
         self._meter = ClusterMeter()
+        self._limits = LimitWatch()
         self._stopping = self._is_turning = False
         self._folders_to = 0.0
 
@@ -326,8 +329,8 @@ class Controller:
                 session,
                 "service.started",
                 self._scheduler.name,
-                f"controller {self._lease.name} watches {len(snapshot.nodes)} nodes; "
-                f"{adopted} fragments adopted, {len(orphans)} orphans cancelled",
+                f"is watched by controller {self._lease.name}: {counted(len(snapshot.nodes), 'node')}; "
+                f"{counted(adopted, 'fragment')} adopted, {counted(len(orphans), 'orphan')} cancelled",
             )
 
     def _observe_and_decide(self) -> bool:
@@ -373,6 +376,7 @@ class Controller:
                 to_cancel += self._executor.orphans(session, snapshot)
                 self._waits.turn(session, now)
                 self._meter.read(session, snapshot, now)
+                self._limits.read(session, self._now, now)
                 changed = self._fingerprint(session) != before
         stale = self._observed is None or observed.number != self._observed.number
         self._observed = observed
@@ -428,9 +432,8 @@ class Controller:
     def _release_all(self) -> None:
         with self._lease.writing() as session:
             number = hold.release_all(session)
-            event_log.record(
-                session, "service.stopping", self._scheduler.name, f"{number} fragments checkpoint and leave"
-            )
+            leave = "1 fragment checkpoints" if number == 1 else f"{number} fragments checkpoint"
+            event_log.record(session, "service.stopping", self._scheduler.name, f"is left: {leave} and leave")
 
     def _num_live(self) -> int:
         with self._readers.begin() as session:

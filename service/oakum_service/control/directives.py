@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
 from oakum_service.db.models.trainers import Trainer
+from oakum_service.documents.slots import node_of
 from oakum_service.errors import NoLongerWanted
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import Directive, Generation, Member
@@ -69,7 +70,7 @@ def _generation(session: Session, trainer: Trainer) -> Generation:
     members = {
         fragment.id: Member(
             fragment=fragment.id,
-            node=fragment.node,
+            node=node_of(fragment.node),
             ranks=report.body.ranks,
         )
         for fragment, report in rows

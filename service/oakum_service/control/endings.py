@@ -10,6 +10,7 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_service.logs.fields import about
 from oakum_service.notices.outbox import announce
 from oakum_service.states import LIVE_STATES, TrainerState
+from oakum_solver.wording import counted
 from oakum_worker.spec_options import NoticeEvent
 from oakum_worker.strategy_table import strategy_of
 
@@ -44,7 +45,7 @@ def finish(session: Session, trainer: Trainer, now: float) -> None:
     metrics = "".join(f", {name} {value:.4g}" for name, value in newest_metrics.items())
     loss = "" if progress is None or progress.loss is None else f", loss {progress.loss:.4g}"
     early = f"; it ended early: {progress.ended_early}" if progress is not None and progress.ended_early else ""
-    text = f"finished after {trainer.reported_step} steps{loss}{metrics}{early}"
+    text = f"finished after {counted(trainer.reported_step, 'step')}{loss}{metrics}{early}"
     end(session, trainer, TrainerState.FINISHED, text, now)
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -14,12 +15,15 @@ from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment, Report
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
+from oakum_service.documents.slots import is_part, node_of
+from oakum_service.orders.given_forecast import given
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState
 from oakum_solver.forecast import HoleForecast, IdleNode
 from oakum_worker.protocol import Held, Phase
 
 _PAST_HOLES = 500
+"""How many of the newest holes count: a cluster's use changes."""
 _LEAVING = {Phase.LEAVING, Phase.LEFT, Phase.FINISHED, Phase.FAILED}
 
 
@@ -65,10 +69,47 @@ def _holding(session: Session) -> list[_Holder]:
     ]
 
 
+@dataclass(frozen=True)
+class PastHoles:
+    """The lengths in seconds from which a forecast is learnt."""
+
+    seen_s: tuple[float, ...]
+    """Of the newest holes that the service has seen end."""
+    given_s: tuple[float, ...]
+    """Of those that an administrator has told, spread over all of these; the fewer, the more are seen."""
+
+    def forecast(self) -> HoleForecast:
+        """The forecast that follows."""
+        forecast = HoleForecast()
+        forecast.learn(np.array(self.seen_s + self.given_s))
+        return forecast
+
+
+def past_holes(session: Session) -> PastHoles:
+    """The holes that count now: what an administrator has told fills up what the service has not seen yet."""
+    seen_s = _seen_holes(session)
+    told = given(session)
+    return PastHoles(seen_s, () if told is None else _spread(told.lengths_s, _PAST_HOLES - len(seen_s)))
+
+
+def _spread(lengths_s: Sequence[float], most: int) -> tuple[float, ...]:
+    """At most so many of the rising lengths, spread evenly over them."""
+    number = min(most, len(lengths_s))
+    return tuple(lengths_s[(2 * index + 1) * len(lengths_s) // (2 * number)] for index in range(number))
+
+
+def mean_rest_s(forecast: HoleForecast, nodes: Sequence[IdleNode]) -> float | None:
+    """For how many seconds these nodes are expected to stay idle, on average; None where too few holes have been
+    seen to tell, or there is no node."""
+    if not nodes or not forecast.learned:
+        return None
+    return sum(node.rest_s for node in nodes) / len(nodes)
+
+
 def idle_nodes(
     session: Session,
     snapshot: Snapshot,
-    default_s: float,
+    forecast: HoleForecast,
     learned: bool,
     now: float,
     preference: Sequence[str] = (),
@@ -78,26 +119,32 @@ def idle_nodes(
 
     The horizon of a node with an announced foreground job follows from the announcement. Otherwise it is learnt
     from past holes if `learned`, else infinite. With `learned`, nodes expected to leave together share a cohort.
-    Nodes whose fragments train come before ones that wait for others or warm up; among equals, the order of
-    `preference` decides. `label` gives a node's label for `IdleNode.access`.
+    Nodes whose fragments train come before ones that wait for others or warm up, and parts of nodes of which
+    another part is in use before those of idle nodes; among equals, the order of `preference` decides. `label`
+    gives a node's label for `IdleNode.access`.
     """
-    forecast = HoleForecast(past_s=_past_holes(session), default_s=default_s)
     started = _hole_starts(session)
     holding = {holder.fragment.node: holder for holder in _holding(session)}
+    holes = [node for node in snapshot.nodes if node.state is NodeState.HOLE]
+    ages_s = [max(0.0, now - started.get(node.name, now)) for node in holes]
     nodes = []
-    for node in snapshot.nodes:
-        if node.state is not NodeState.HOLE:
-            continue
-        age_s = max(0.0, now - started.get(node.name, now))
-        announced_in_s = None if node.announced_at is None else node.announced_at - now
-        rest_s = forecast.remaining_s(age_s, announced_in_s)
-        horizon_s = rest_s if learned or announced_in_s is not None else math.inf
+    for node, forecast_s in zip(holes, forecast.remaining_s(np.array(ages_s)).tolist(), strict=True):
+        rest_s = forecast_s if node.announced_at is None else max(0.0, node.announced_at - now)
+        horizon_s = rest_s if learned or node.announced_at is not None else math.inf
         cohort = _cohort(node, started.get(node.name)) if learned else None
         owner = holding[node.name].fragment.trainer_id if node.name in holding else None
         nodes.append(IdleNode(node.name, horizon_s, owner, node.node_type, cohort, rest_s, label(node)))
     rank = {name: position for position, name in enumerate(preference)}
     readiness = {name: holder.readiness for name, holder in holding.items()}
-    return sorted(nodes, key=lambda node: (readiness.get(node.node, 0), rank.get(node.node, len(rank))))
+    opened = {node_of(node.name) for node in snapshot.nodes if node.state is not NodeState.HOLE}
+    opened |= {node_of(name) for name in holding}
+
+    def order(node: IdleNode) -> tuple[int, bool, int]:
+        # Parts of nodes that are wholly idle come last: foreground jobs may want them whole.
+        opens_another = is_part(node.node) and node_of(node.node) not in opened
+        return readiness.get(node.node, 0), opens_another, rank.get(node.node, len(rank))
+
+    return sorted(nodes, key=order)
 
 
 def _cohort(node: Node, started: float | None) -> str:
@@ -106,15 +153,15 @@ def _cohort(node: Node, started: float | None) -> str:
     return f"idle since {started}" if node.announced_at is None else f"wanted at {node.announced_at}"
 
 
-def _past_holes(session: Session) -> tuple[float, ...]:
-    """Lengths in seconds of the newest holes that have ended, the newest last."""
+def _seen_holes(session: Session) -> tuple[float, ...]:
+    """Lengths in seconds of the newest holes that have ended."""
     rows = session.execute(
         select(NodeInterval.start_at, NodeInterval.end_at)
         .where(NodeInterval.state == NodeState.HOLE, NodeInterval.end_at.is_not(None))
         .order_by(NodeInterval.id.desc())
         .limit(_PAST_HOLES)
     )
-    return tuple(reversed([float(end_at or 0.0) - start_at for start_at, end_at in rows]))
+    return tuple(float(end_at or 0.0) - start_at for start_at, end_at in rows)
 
 
 def _hole_starts(session: Session) -> dict[str, float]:

@@ -13,6 +13,7 @@ from oakum_service.db.after_commit import after_commit
 from oakum_service.db.models.cluster import ForegroundStart
 from oakum_service.db.models.fragments import Fragment, Report
 from oakum_service.db.models.trainers import Trainer
+from oakum_service.documents.slots import node_of, nodes_of
 from oakum_service.instruments import FOREGROUND_DELAY_S
 from oakum_service.schedulers.port import JobStart
 
@@ -48,7 +49,7 @@ def write_starts(session: Session, starts: Sequence[JobStart]) -> None:
 def _signals(session: Session, start: JobStart) -> list[tuple[str | None, float]]:
     """(user, time of the first signal, in Unix seconds) for each fragment on the job's nodes that had to leave for
     the job."""
-    nodes = set(start.nodes)
+    nodes = set(nodes_of(start.nodes))
     earliest = start.started_at - _LONGEST_EXIT_S
     query = (
         select(Fragment.node, Trainer.user_name, Report.body)
@@ -60,5 +61,5 @@ def _signals(session: Session, start: JobStart) -> list[tuple[str | None, float]
     return [
         (user, at)
         for node, user, body in rows
-        if node in nodes and (at := body.signalled_at) is not None and earliest <= at <= start.started_at
+        if node_of(node) in nodes and (at := body.signalled_at) is not None and earliest <= at <= start.started_at
     ]

@@ -17,16 +17,18 @@ from oakum_service.db.models.cluster import NodeSetback
 from oakum_service.db.models.fragments import Fragment, FragmentState
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.setback import Setback, SetbackKind
+from oakum_service.documents.slots import node_of, nodes_of
 from oakum_service.logs.fields import about
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import LIVE_STATES, TrainerState
+from oakum_solver.wording import duration
 
 
 def may_launch(session: Session, trainer: Trainer, nodes: Collection[str], snapshot: Snapshot, now: float) -> bool:
     """Whether the trainer may be launched on these nodes now, after what came of its last launches."""
     if trainer.setback is None:
         return True
-    return setbacks.may_launch(trainer.setback, nodes, _surroundings(session, trainer, snapshot), now)
+    return setbacks.may_launch(trainer.setback, nodes_of(nodes), _surroundings(session, trainer, snapshot), now)
 
 
 def suspects(session: Session) -> set[str]:
@@ -57,16 +59,17 @@ def note_unreported(
 ) -> None:
     """Record that a fragment ended before its first report: its node is left out for a while and the trainer's
     next launch waits. If the same happened elsewhere by the trainer's own code, the trainer has failed."""
-    if _ends_trainer(session, trainer, fragment.node, words, now):
+    node = node_of(fragment.node)
+    if _ends_trainer(session, trainer, node, words, now):
         return
-    _note_node(session, trainer, fragment.node, words, now)
-    _set_back(session, trainer, SetbackKind.UNREPORTED, [fragment.node], snapshot, words.text, now, fragment)
+    _note_node(session, trainer, node, words, now)
+    _set_back(session, trainer, SetbackKind.UNREPORTED, [node], snapshot, words.text, now, fragment)
 
 
-def note_unloaded(session: Session, trainer: Trainer, node: str, what: str, now: float) -> None:
+def note_unloaded(session: Session, trainer: Trainer, fragment: Fragment, what: str, now: float) -> None:
     """Record that a fragment could not load what members of its trainer have loaded. The trainer has failed if the
     same happened on another node before."""
-    words = LastWords(what, is_own=True)
+    words, node = LastWords(what, is_own=True), node_of(fragment.node)
     if not _ends_trainer(session, trainer, node, words, now):
         _note_node(session, trainer, node, words, now)
 
@@ -86,9 +89,7 @@ def _note_node(session: Session, trainer: Trainer, node: str, words: LastWords, 
         is_own=words.is_own,
     )
     session.merge(row)
-    text = (
-        f"nothing is launched on {node} for {lasting_s:.0f} s, where a fragment came to nothing: {row.public_text}"
-    )
+    text = f"is left out for {duration(lasting_s)}, as a fragment came to nothing there: {row.public_text}"
     event_log.record(session, "node.avoided", node, text, times=times)
 
 
@@ -99,7 +100,7 @@ def note_begun(session: Session, trainer: Trainer, fragment: Fragment, *, is_rea
     if setback is not None and setback.kind is not SetbackKind.REFUSED:
         trainer.setback = None if is_ready or fragment.launched_at >= setback.since else setback
     if is_ready:
-        forget_nodes(session, [fragment.node])
+        forget_nodes(session, [node_of(fragment.node)])
 
 
 def forget_nodes(session: Session, nodes: Collection[str]) -> None:
@@ -132,7 +133,7 @@ def note_refusal(
 ) -> None:
     """Record that a submission to these nodes was refused with the words `what`, and when the next is due."""
     after_commit(session, instruments.REFUSALS.inc)
-    setback = _set_back(session, trainer, SetbackKind.REFUSED, nodes, snapshot, what, now)
+    setback = _set_back(session, trainer, SetbackKind.REFUSED, nodes_of(nodes), snapshot, what, now)
     _record(session, trainer, setback, nodes, now)
 
 
@@ -141,7 +142,7 @@ def note_pending(
 ) -> None:
     """Record that a fragment's job was withdrawn because the scheduler had kept it pending for the reason `what`,
     and when the next launch is due."""
-    nodes = [fragment.node]
+    nodes = [node_of(fragment.node)]
     setback = _set_back(session, trainer, SetbackKind.PENDING, nodes, snapshot, what, now, fragment)
     _record(session, trainer, setback, nodes, now)
 
@@ -172,7 +173,7 @@ def _record(session: Session, trainer: Trainer, setback: Setback, nodes: Sequenc
             session,
             f"launch.{setback.kind}",
             trainer.name,
-            f"{', '.join(nodes)}: {setback.what}; the next submission is due in {setback.next_at - now:.0f} s",
+            f"{', '.join(nodes)}: {setback.what}; the next submission is due in {duration(setback.next_at - now)}",
             nodes=list(nodes),
             times=setback.times,
         )
@@ -181,7 +182,7 @@ def _record(session: Session, trainer: Trainer, setback: Setback, nodes: Sequenc
 def note_acceptance(trainer: Trainer, nodes: Collection[str]) -> None:
     """Record that the scheduler has taken the submission of fragments for these nodes."""
     if trainer.setback is not None:
-        trainer.setback = setbacks.after_acceptance(trainer.setback, nodes)
+        trainer.setback = setbacks.after_acceptance(trainer.setback, nodes_of(nodes))
 
 
 def _surroundings(session: Session, trainer: Trainer, snapshot: Snapshot) -> Surroundings:

@@ -16,7 +16,9 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Conflict, Forbidden
 from oakum_service.fragments.trainer_files import Checkpoints
 from oakum_service.logs.fields import about
+from oakum_service.orders.annotations import make_findable
 from oakum_service.states import TrainerState
+from oakum_solver.wording import counted
 from oakum_worker.errors import CheckpointError
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.strategy_table import options_of, strategy_of
@@ -27,8 +29,9 @@ def add_trainer(session: Session, spec: TrainerSpec, user: str) -> Trainer:
     row."""
     trainer = new_trainer(spec, user, time.time())
     session.add(trainer)
+    make_findable(session, trainer)
     with about(trainer=trainer.id):
-        event_log.record(session, "trainer.submitted", spec.name, f"{spec.code}, {spec.epochs} epochs")
+        event_log.record(session, "trainer.submitted", spec.name, f"{spec.code}, {counted(spec.epochs, 'epoch')}")
     return trainer
 
 
@@ -61,7 +64,8 @@ def add_trainer_from(session: Session, spec: TrainerSpec, user: str, given: Give
     trainer = new_trainer(spec, user, time.time())
     trainer.id, trainer.checkpoint_step = given.trainer_id, given.step
     session.add(trainer)
-    text = f"{spec.code}, {spec.epochs} epochs, from {given.other} at step {given.step}"
+    make_findable(session, trainer)
+    text = f"{spec.code}, {counted(spec.epochs, 'epoch')}, from {given.other} at step {given.step}"
     with about(trainer=trainer.id):
         event_log.record(session, "trainer.submitted", spec.name, text)
     return trainer

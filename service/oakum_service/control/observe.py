@@ -17,10 +17,12 @@ from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.giving_back import release
 from oakum_service.control.report_pace import silence_s
 from oakum_service.db import event_log
-from oakum_service.db.models.cluster import NodeInterval, SnapshotRecord
+from oakum_service.db.models.cluster import AnnouncementsRecord, NodeInterval, SnapshotRecord
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report, live_fragments
 from oakum_service.db.models.trainers import Trainer, trainers_of
+from oakum_service.documents.announcement import Announcements
 from oakum_service.documents.node import Node, RecordedNodes
+from oakum_service.documents.slots import nodes_of
 from oakum_service.logs.fields import about
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState, TrainerState
@@ -58,13 +60,17 @@ def newest_observation(session: Session) -> Observation | None:
     row = session.execute(select(SnapshotRecord).order_by(SnapshotRecord.number.desc()).limit(1)).scalar()
     if row is None:
         return None
-    return Observation(row.number, Snapshot(row.taken_at, row.body.nodes, ()))
+    announced = session.get(AnnouncementsRecord, 1)
+    told = Announcements() if announced is None else announced.body
+    return Observation(row.number, Snapshot(row.taken_at, row.body.nodes, (), announced=told))
 
 
 def write_snapshot(session: Session, snapshot: Snapshot, last: Observation | None) -> Observation:
     """Record what has changed since the last snapshot; returns the snapshot with its number."""
     if last is None or last.snapshot.starts != snapshot.starts:
         write_starts(session, snapshot.starts)
+    if last is None or last.snapshot.announced != snapshot.announced:
+        session.merge(AnnouncementsRecord(id=1, body=snapshot.announced))
     if last is not None and last.snapshot.nodes == snapshot.nodes:
         return Observation(last.number, snapshot)
     row = SnapshotRecord(taken_at=snapshot.taken_at, body=RecordedNodes(snapshot.nodes))
@@ -88,9 +94,8 @@ def _write_intervals(session: Session, snapshot: Snapshot) -> None:
     ended = {name for name, row in open_intervals.items() if row.end_at is not None}
     # Whoever had a node that was kept for no job may have mended it.
     away = NodeState.UNAVAILABLE
-    launch_records.forget_nodes(
-        session, [name for name in ended if open_intervals[name].state == away and not open_intervals[name].job]
-    )
+    back = [name for name in ended if open_intervals[name].state == away and not open_intervals[name].job]
+    launch_records.forget_nodes(session, nodes_of(back))
     begun = [node for node in snapshot.nodes if node.name not in open_intervals or node.name in ended]
     _begin_intervals(session, begun, snapshot.taken_at)
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from oakum_service.config import Settings
 from oakum_service.control.curves import curves_to_plan_with
-from oakum_service.control.forecast import idle_nodes
+from oakum_service.control.forecast import idle_nodes, mean_rest_s, past_holes
 from oakum_service.control.launch_records import left_out, suspects
 from oakum_service.control.node_access import NodeAccess
 from oakum_service.control.observe import Observation
@@ -23,14 +23,19 @@ from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.durations import START_UP, expected_s
 from oakum_service.documents.grant import Grant
+from oakum_service.documents.slots import node_of
 from oakum_service.orders import quotas
 from oakum_service.orders.quotas import NodeHours
 from oakum_service.states import LIVE_STATES, TimeUse
 from oakum_solver import problem as solver
-from oakum_solver.forecast import IdleNode, group_nodes, worth_starting
+from oakum_solver.forecast import HoleForecast, IdleNode, group_nodes, worth_starting
 from oakum_solver.plan import Plan
+from oakum_solver.wording import counted
 from oakum_worker.spec import TrainerSpec
 
+_STALLS = 4
+"""A stall counts with at most this part of the look-ahead. One that was measured while a machine slept would else
+outweigh all that nodes gain, and no other would ever be measured."""
 _MOST_SAMPLES = 2**53
 """Larger numbers of samples in a report, and negative ones, are not believed."""
 
@@ -51,21 +56,21 @@ def pose(
     wanting = [row for row in rows.scalars() if row.pause is None]
     live = [*wanting, *candidates]
     access = NodeAccess.among(observed.snapshot.nodes, [row.spec for row in live])
-    nodes = _nodes(session, observed, {row.id for row in live}, settings, now, access)
+    forecast = past_holes(session).forecast()
+    nodes = _nodes(session, observed, {row.id for row in live}, settings, forecast, now, access)
+    rules = settings.planning_rules
+    rest_s = mean_rest_s(forecast, nodes)
+    look_ahead_s = rules.look_ahead_for(rest_s)
     curves = curves_to_plan_with(session, live, settings)
-    trainers = tuple(_trainer(row, curves[row.id], settings, now, access) for row in live)
+    trainers = tuple(_trainer(row, curves[row.id], settings, look_ahead_s, now, access) for row in live)
     offered = worth_starting(nodes, _least_start_up_s(trainers))
     trainers = _with_trials(trainers, unmeasured(session, live, now), offered)
-    return solver.Problem(
-        trainers=trainers,
-        groups=group_nodes(offered),
+    return rules.problem(
+        trainers,
+        group_nodes(offered),
+        mean_rest_s=rest_s,
         withheld=len(nodes) - len(offered),
-        look_ahead_s=settings.look_ahead_s,
-        objective=settings.objective,
-        time_limit_s=settings.solver_limit_s,
-        terms=settings.terms,
         user_caps=_user_caps(session, trainers, settings, node_hours or NodeHours(), now),
-        milp_solver=settings.milp_solver,
     )
 
 
@@ -74,6 +79,7 @@ def _nodes(
     observed: Observation,
     live: Collection[str],
     settings: Settings,
+    forecast: HoleForecast,
     now: float,
     access: NodeAccess,
 ) -> list[IdleNode]:
@@ -82,15 +88,17 @@ def _nodes(
     idle = idle_nodes(
         session,
         observed.snapshot,
-        2 * settings.look_ahead_s,
+        forecast,
         settings.groups,
         now,
         preference=observed.preference,
         label=access.label,
     )
     bad, doubtful = left_out(session, observed.snapshot, now), suspects(session)
-    usable = [node for node in idle if (node.node not in bad if node.owner is None else node.owner in live)]
-    return sorted(usable, key=lambda node: node.owner is None and node.node in doubtful)
+    usable = [
+        node for node in idle if (node_of(node.node) not in bad if node.owner is None else node.owner in live)
+    ]
+    return sorted(usable, key=lambda node: node.owner is None and node_of(node.node) in doubtful)
 
 
 def _least_start_up_s(trainers: Iterable[solver.PlannedTrainer]) -> float:
@@ -137,7 +145,12 @@ def _user_caps(
 
 
 def _trainer(
-    row: Trainer, curve: solver.Curve, settings: Settings, now: float, access: NodeAccess
+    row: Trainer,
+    curve: solver.Curve,
+    settings: Settings,
+    look_ahead_s: float,
+    now: float,
+    access: NodeAccess,
 ) -> solver.PlannedTrainer:
     spec = row.spec
     curves_by_type = {node_type: solver.Curve(points) for node_type, points in spec.curves_by_type.items()}
@@ -152,16 +165,17 @@ def _trainer(
         sizes=spec.listed_sizes,
         access=access.labels_for(spec),
         weight=spec.weight,
-        grow_stall_s=expected_s(row.durations, TimeUse.GROW, settings.stall_s),
-        shrink_stall_s=expected_s(row.durations, TimeUse.SHRINK, settings.stall_s),
-        startup_s=min(expected_s(row.durations, START_UP, settings.start_up_s), settings.look_ahead_s / 2),
+        grow_stall_s=min(expected_s(row.durations, TimeUse.GROW, settings.stall_s), look_ahead_s / _STALLS),
+        shrink_stall_s=min(expected_s(row.durations, TimeUse.SHRINK, settings.stall_s), look_ahead_s / _STALLS),
+        # A start-up that took longer was given up.
+        startup_s=min(expected_s(row.durations, START_UP, settings.start_up_s), settings.warm_up_timeout_s),
         curves_by_type=curves_by_type or None,
         mixes_types=spec.mixes_types,
         priority=spec.priority,
         user=row.user_name,
         guaranteed=settings.starvation_guard.guarantees(wait_of(row)),
         attained_samples=_believed(0 if row.progress is None else row.progress.samples),
-        remaining_samples=_remaining_samples(row, spec, best_rate * max(deadline_in_s, settings.look_ahead_s)),
+        remaining_samples=_remaining_samples(row, spec, best_rate * max(deadline_in_s, look_ahead_s)),
         deadline_in_s=deadline_in_s,
         waited_s=0.0 if row.waiting_since is None else max(0.0, now - row.waiting_since),
     )
@@ -205,6 +219,7 @@ def write_plan(
         made_at=now,
         objective=str(problem.objective),
         look_ahead_s=problem.look_ahead_s,
+        look_ahead_reason=problem.look_ahead_reason,
         value=plan.value,
         bound=plan.bound,
         solver=plan.solver,
@@ -214,9 +229,18 @@ def write_plan(
     )
     session.add(row)
     session.flush()
-    sizes = ", ".join(f"{names[trainer_id]} {len(grant.nodes)}" for trainer_id, grant in grants.items())
-    event_log.record(session, "plan.made", f"plan {row.id}", sizes or "no trainer", plan=row.id)
+    sizes = {names[trainer_id]: len(grant.nodes) for trainer_id, grant in grants.items()}
+    event_log.record(session, "plan.made", f"plan {row.id}", _given(sizes), plan=row.id)
     return row
+
+
+def _given(sizes: Mapping[str, int]) -> str:
+    """What an event about a plan says after its number: who gets how many nodes, by the trainers' names."""
+    given = [f"{counted(size, 'node')} to {name}" for name, size in sizes.items() if size]
+    empty = [name for name, size in sizes.items() if not size]
+    if not given:
+        return f"gives no node to {', '.join(empty)}" if empty else "finds no trainer to give nodes to"
+    return f"gives {', '.join(given)}" + (f"; none to {', '.join(empty)}" if empty else "")
 
 
 def _live_names(session: Session, trainers: Collection[str]) -> dict[str, str]:

@@ -360,7 +360,7 @@ def _record_failure(
     if failure.stage == "diverged":
         diverge(session, trainer, failure.message, now)
     elif failure.stage == "load" and set(trainer.members) - {fragment.id}:
-        launch_records.note_unloaded(session, trainer, fragment.node, failure.message, now)
+        launch_records.note_unloaded(session, trainer, fragment, failure.message, now)
     elif failure.stage == "load":
         trainer.crash = NewestCrash(traceback=failure.traceback)
         end(session, trainer, TrainerState.FAILED, failure.message, now)

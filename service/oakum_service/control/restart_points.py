@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Conflict
+from oakum_solver.wording import counted
 
 
 def check_epochs(session: Session, trainer: Trainer, epochs: int) -> None:
@@ -22,13 +23,13 @@ def check_epochs(session: Session, trainer: Trainer, epochs: int) -> None:
     own = select(func.count()).where(Fragment.trainer_id == trainer.id, Fragment.is_live)
     if leaving := session.execute(own).scalar_one():
         raise Conflict(
-            f"{leaving} fragments of trainer {name!r} are still leaving: change its epochs when they have left"
+            f"trainer {name!r} has {counted(leaving, 'fragment')} still leaving: change its epochs after that"
         )
     finished = 0 if trainer.progress is None else trainer.progress.epoch
     if epochs <= finished:
         raise Conflict(
-            f"trainer {name!r} has finished {finished} epochs: give at least {finished + 1}, or `oakum cancel "
-            f"{name}`, which keeps its checkpoints"
+            f"trainer {name!r} has finished {counted(finished, 'epoch')}: give at least {finished + 1}, or "
+            f"`oakum cancel {name}`, which keeps its checkpoints"
         )
 
 

@@ -28,7 +28,7 @@ from oakum_service.db.models.events import EventRecord
 from oakum_service.db.models.fragments import Fragment, Report
 from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.progress import EvaluationRecord, MeasuredRate, ProgressSample
-from oakum_service.db.models.trainers import GenerationRecord, Trainer
+from oakum_service.db.models.trainers import GenerationRecord, Trainer, TrainerTag
 from oakum_service.db.models.usage import OccupancyHour, WeekUse
 from oakum_service.identity import audit, tokens
 from oakum_service.notices import outbox as notices
@@ -160,7 +160,7 @@ def _forget_trainers(session: Session, now: float) -> bool:
     trainer_id = session.scalar(old.where(~select(Fragment.id).where(Fragment.trainer_id == Trainer.id).exists()))
     if trainer_id is None:
         return True
-    for table in (GenerationRecord, ProgressSample, EvaluationRecord, MeasuredRate):
+    for table in (GenerationRecord, ProgressSample, EvaluationRecord, MeasuredRate, TrainerTag):
         session.execute(delete(table).where(table.trainer_id == trainer_id))
     session.execute(delete(Trainer).where(Trainer.id == trainer_id))
     return False

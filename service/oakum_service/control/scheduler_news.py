@@ -21,16 +21,16 @@ def note_scheduler(session: Session, lease: LeaseHolder, scheduler: Scheduler, s
     before = lease.note_snapshot(session, snapshot.taken_at, snapshot.closed, silence)
     if snapshot.closed != before.closed:
         kind = "scheduler.closed" if snapshot.closed else "scheduler.opened"
-        text = f"{snapshot.closed}: nothing is launched" if snapshot.closed else "jobs begin again"
+        text = f"begins no job of Oakum: {snapshot.closed}" if snapshot.closed else "begins jobs again"
         event_log.record(session, kind, scheduler.name, text)
     if silence is not None and before.silence is None:
         text = (
-            f"{scheduler.name} has not answered since {moment(silence.since)}: {silence.tried}. Trainers go on, "
-            "nothing is planned or launched until it answers"
+            f"has not answered since {moment(silence.since)}: {silence.tried}. Trainers go on, nothing is planned "
+            "or launched until it answers"
         )
-        _log.warning("%s", text)
+        _log.warning("%s %s", scheduler.name, text)
         event_log.record(session, "scheduler.silent", scheduler.name, text)
     elif silence is None and before.silence is not None:
-        text = f"{scheduler.name} answers again; it had not since {moment(before.silence.since)}"
-        _log.warning("%s", text)
+        text = f"answers again; it had not since {moment(before.silence.since)}"
+        _log.warning("%s %s", scheduler.name, text)
         event_log.record(session, "scheduler.answers", scheduler.name, text)

@@ -25,6 +25,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from oakum_service.documents.setback import Setback, SetbackKind
+from oakum_service.scheduler_table import ending_lines
 from oakum_service.schedulers.port import Snapshot
 from oakum_worker.spec import TrainerSpec
 
@@ -41,8 +42,6 @@ _OF_NODES = ("ImportError", "ModuleNotFoundError", "OSError", "FileNotFoundError
 """What an interpreter raises where its files are missing or not readable."""
 _RAISED = "Submitted job triggered an exception"
 """submitit's words for an exception of what it was to run: interpreter and packages have begun."""
-_NOISE = ("srun: error:", "srun: Terminating", "srun: launch/", "slurmstepd: error: ***")
-"""Lines that tell that a task has ended, not why, begin with these."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,8 @@ class LastWords:
 def last_words(lines: Iterable[str]) -> LastWords:
     """The line of a log that tells why its fragment ended."""
     texts = [line.strip() for line in lines if line.strip()]
-    text = next((line for line in reversed(texts) if not line.startswith(_NOISE)), texts[-1] if texts else "")
+    noise = ending_lines()
+    text = next((line for line in reversed(texts) if not line.startswith(noise)), texts[-1] if texts else "")
     is_own = any(_RAISED in line for line in texts) and not text.startswith(_OF_NODES)
     return LastWords(text[:_LONGEST_TEXT] or "its log is empty", is_own)
 

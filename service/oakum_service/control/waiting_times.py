@@ -11,6 +11,7 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_service.logs.fields import about
 from oakum_service.states import LIVE_STATES
 from oakum_solver.guard import StarvationGuard, Wait
+from oakum_solver.wording import duration
 
 _EVERY_S = 5.0
 """Seconds between two counts; what the later one finds holds for all the time between them."""
@@ -53,8 +54,8 @@ class WaitingTimes:
         trainer.guard_waited_s, trainer.guard_served_s = wait.waited_s, wait.served_s
         if self._guard.guarantees(wait) and not self._guard.guarantees(before):
             text = (
-                f"has waited {wait.waited_s:.0f} s for nodes: from now on it is granted its minimum where that "
-                f"fits, until it has had nodes for {self._guard.quantum_s:g} s"
+                f"has waited {duration(wait.waited_s)} for nodes: from now on it is granted its minimum where "
+                f"that fits, until it has had nodes for {duration(self._guard.quantum_s)}"
             )
             with about(trainer=trainer.id):
                 event_log.record(session, "trainer.guaranteed", trainer.name, text)

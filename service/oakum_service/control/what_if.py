@@ -16,6 +16,7 @@ from oakum_service.config import Settings
 from oakum_service.control.new_trainers import new_trainer
 from oakum_service.control.observe import newest_observation
 from oakum_service.control.plan import pose
+from oakum_service.documents.slots import node_of, nodes_of
 from oakum_service.errors import Conflict
 from oakum_solver.objectives import Objective
 from oakum_solver.plan import Plan
@@ -92,9 +93,9 @@ def outcome(present: Problem, supposed: Problem, new: frozenset[str]) -> Outcome
 
 
 def _groups(groups: Sequence[NodeGroup], hypothesis: Hypothesis) -> tuple[NodeGroup, ...]:
-    """The groups without the drained nodes; nodes of removed trainers are free."""
+    """The groups without the drained nodes, or slots; nodes of removed trainers are free."""
     plannable = {node for group in groups for node in group.nodes}
-    if unknown := sorted(set(hypothesis.drained) - plannable):
+    if unknown := sorted(set(hypothesis.drained) - plannable - set(nodes_of(plannable))):
         raise Conflict(
             f"no plan can give {', '.join(unknown[:3])} to a trainer now, so draining it changes nothing: "
             "`oakum nodes` shows which nodes are holes"
@@ -102,7 +103,8 @@ def _groups(groups: Sequence[NodeGroup], hypothesis: Hypothesis) -> tuple[NodeGr
     freed = [
         dataclasses.replace(group, owner=None) if group.owner in hypothesis.removed else group for group in groups
     ]
-    left_nodes = [[node for node in group.nodes if node not in hypothesis.drained] for group in freed]
+    drained = {node for node in plannable if not {node, node_of(node)}.isdisjoint(hypothesis.drained)}
+    left_nodes = [[node for node in group.nodes if node not in drained] for group in freed]
     missing = hypothesis.num_drained
     for at in sorted(range(len(freed)), key=lambda index: freed[index].owner is not None):
         taken = min(missing, len(left_nodes[at]))

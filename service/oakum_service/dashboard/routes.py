@@ -1,14 +1,20 @@
 """Serves the dashboard's page and files.
 
-The page holds a token, so its content security policy forbids everything that does not come from this server.
+The page holds a token, so its content security policy forbids everything that does not come from this server. The
+addresses of its scripts and styles have a hash of all of them in them: browsers keep them until one changes.
 """
 
 from __future__ import annotations
 
+import functools
+import gzip
+import hashlib
+import re
+from importlib.metadata import version
 from pathlib import Path
 
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import HTMLResponse, Response
 from fastapi.staticfiles import StaticFiles
 
 from oakum_service.dashboard import FOLDER
@@ -18,7 +24,7 @@ _POLICY = "; ".join(
         "default-src 'none'",
         "script-src 'self'",
         "style-src 'self'",
-        "img-src 'self'",
+        "img-src 'self' blob:",  # a chart becomes a picture file through one that the page makes
         "connect-src 'self'",
         "form-action 'none'",
         "base-uri 'none'",
@@ -31,8 +37,13 @@ GUARDS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+_FOREVER = f"public, max-age={365 * 24 * 3600}, immutable"
+_PACKED = {**GUARDS, "Cache-Control": _FOREVER, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+"""Headers of a file that is kept compressed: sixty scripts are asked for at once, and to read and compress each
+anew takes as long as all else on the way to the first numbers."""
 REVALIDATE = "no-cache"
-_MONTH = f"public, max-age={30 * 24 * 3600}"
+_HASHED = re.compile(r"v-([0-9a-f]{16})/(.+)")
+_PLOTLY = "plotly.min.js"
 
 _PAGE = StaticFiles(directory=FOLDER)
 
@@ -40,21 +51,20 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/")
-async def page(request: Request) -> Response:
+async def page() -> Response:
     """Serve the dashboard's page."""
-    return await send_file(_PAGE, "index.html", request)
-
-
-@router.get("/static/plotly.min.js")
-async def plotly(request: Request) -> Response:
-    """Serve Plotly's bundle from the installed package: 5 MB that change only with Plotly's version."""
-    return await send_file(StaticFiles(directory=_plotly_folder()), "plotly.min.js", request, _MONTH)
+    return HTMLResponse(_page(), headers={**GUARDS, "Cache-Control": REVALIDATE})
 
 
 @router.get("/static/{path:path}")
 async def static(path: str, request: Request) -> Response:
-    """Serve the page's style, scripts and icon."""
-    return await send_file(_PAGE, path, request)
+    """Serve the page's style, scripts and icon, and Plotly's bundle from the installed package."""
+    tag, path = found.groups() if (found := _HASHED.fullmatch(path)) else (None, path)
+    if tag == files_tag() and path in _texts() and "gzip" in request.headers.get("Accept-Encoding", ""):
+        return Response(_packed(path), headers={**_PACKED, "Content-Type": _texts()[path]})
+    files = StaticFiles(directory=_plotly_folder()) if path == _PLOTLY else _PAGE
+    # A page that was opened before an update may ask for a file that has changed since.
+    return await send_file(files, path, request, _FOREVER if tag == files_tag() else REVALIDATE)
 
 
 async def send_file(files: StaticFiles, path: str, request: Request, caching: str = REVALIDATE) -> Response:
@@ -62,6 +72,39 @@ async def send_file(files: StaticFiles, path: str, request: Request, caching: st
     answer = await files.get_response(path, request.scope)
     answer.headers.update({**GUARDS, "Cache-Control": caching})
     return answer
+
+
+@functools.cache
+def files_tag() -> str:
+    """A hash over the page's files and Plotly's version, which changes when one of these does."""
+    found = hashlib.sha256(version("plotly").encode())
+    for path in sorted(FOLDER.rglob("*.*")):
+        found.update(path.relative_to(FOLDER).as_posix().encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+@functools.cache
+def _texts() -> dict[str, str]:
+    """The scripts and styles by their paths, with their types."""
+    types = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
+    files = (path for path in FOLDER.rglob("*.*") if path.suffix in types)
+    return {_PLOTLY: types[".js"]} | {path.relative_to(FOLDER).as_posix(): types[path.suffix] for path in files}
+
+
+@functools.cache
+def _packed(path: str) -> bytes:
+    """One of `_texts`, compressed."""
+    folder = _plotly_folder() if path == _PLOTLY else FOLDER
+    return gzip.compress((folder / path).read_bytes(), mtime=0)
+
+
+@functools.cache
+def _page() -> str:
+    """The page. It asks for all scripts at once, not for each when the one that imports it has come."""
+    scripts = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.js"))
+    ahead = "".join(f'    <link rel="modulepreload" href="static/{script}">\n' for script in scripts)
+    html = (FOLDER / "index.html").read_text(encoding="utf-8").replace("  </head>", f"{ahead}  </head>")
+    return re.sub(r'"static/([^"]+\.(?:css|js))"', rf'"static/v-{files_tag()}/\1"', html)
 
 
 def _plotly_folder() -> Path:

@@ -7,12 +7,12 @@ twice, and begin trainers from step 0, since their checkpoints lie elsewhere.
 from __future__ import annotations
 
 import hashlib
+import socket
 import uuid
 from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from oakum_service.config import this_host
 from oakum_service.db.models.installation import Installation
 from oakum_service.errors import ConfigurationError
 
@@ -23,7 +23,7 @@ def claim(session: Session, secret: bytes, data_dir: Path) -> str:
     key = hashlib.sha256(b"installation" + secret).hexdigest()[:16]
     owner = session.get(Installation, 1)
     if owner is None:
-        owner = Installation(id=1, key=key, data_dir=str(data_dir.resolve()), host=this_host())
+        owner = Installation(id=1, key=key, data_dir=str(data_dir.resolve()), host=socket.gethostname())
         session.add(owner)
     elif owner.key != key:
         raise ConfigurationError(

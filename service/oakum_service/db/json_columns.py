@@ -49,7 +49,8 @@ class JsonOf(TypeDecorator[Any]):
         return type_coerce(cast(column, Text), self)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
-        """The function that turns a column's text into a value; None for None."""
+        """The function that turns the JSON text in a row into the column's value. No JSON (NULL), and the JSON
+        `null`, become None."""
         return lambda text: None if text is None or text == "null" else self._read_text(text)
 
     def _of_text(self, text: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,6 @@ from dataclasses import dataclass
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from oakum_service.config import this_host
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models.installation import Lease
 from oakum_service.documents.silence import Silence
@@ -65,7 +65,7 @@ class LeaseHolder:
         self._sessions = sessions
         self._alone = alone
         self._on_taken = on_taken
-        self.name = f"{this_host()}:{os.getpid()}"
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._token: int | None = None
         self._renewed_s = -math.inf
 

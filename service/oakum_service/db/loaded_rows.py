@@ -7,8 +7,9 @@ from sqlalchemy.orm import Session
 
 
 def keep_loaded(session: Session) -> None:
-    """Hold every row that the session loads from now on. Another query for the same rows then finds them made,
-    which takes a fraction of making them. For a session that asks for rows several times, and ends soon."""
+    """Keep the object of each row that the session loads from now on in memory until the session ends. A later
+    query for the same rows then reuses the objects; to make them anew takes most of a query's time. For a session
+    that asks for the same rows several times, and ends soon."""
     rows: list[object] = []
 
     def hold(_: Session, row: object) -> None:

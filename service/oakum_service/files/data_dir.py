@@ -16,6 +16,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from oakum_service.errors import ConfigurationError
+from oakum_service.files import owners
 
 _log = logging.getLogger("oakum")
 _OTHERS = 0o077
@@ -88,6 +89,24 @@ class DataDirLock:
     def _pid(self) -> str:
         self._file.seek(0)
         return self._file.read().strip() or "unknown"
+
+
+def check_unnamed(data_dir: Path) -> None:
+    """Raise `ConfigurationError` where another account may have made the data directory, or may put another in
+    its place: what is in it decides who is an administrator, and what runs. For the one that is in the working
+    folder by default; whoever names one has chosen whose it is."""
+    above = data_dir.absolute().parent
+    found = {above: owners.may_replace(above.stat())}
+    with suppress(FileNotFoundError):
+        # Of a link both the link and where it leads to.
+        found[data_dir] = owners.other_owner(data_dir.lstat()) or owners.stranger(data_dir.stat())
+    for folder, stranger in found.items():
+        if stranger is not None:
+            raise ConfigurationError(
+                f"the data directory would be {data_dir} in the working folder {above}, and {folder} is not yours "
+                f"alone: {stranger}: choose an OAKUM_DATA_DIR of your own, or, if you trust who may write there, "
+                f"name this one, OAKUM_DATA_DIR={data_dir}"
+            )
 
 
 def _open(data_dir: Path) -> TextIOWrapper:

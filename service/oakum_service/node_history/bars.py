@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -18,10 +19,15 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
+from oakum_service.documents.announcement import Announcement
+from oakum_service.documents.slots import node_of
 from oakum_service.states import NodeState
+from oakum_solver.logs.node_lists import unfold
 
 MOST_ENDED = 20_000
 """Ended stretches, and as many ended fragments, of one picture: each takes 10 microseconds."""
+MOST_ANNOUNCED = 20
+"""Announcements of one node in one picture."""
 _PLACE = attrgetter("node", "start_at")
 
 
@@ -125,6 +131,38 @@ def _present(
         return ended.is_(None), ended >= window.from_at
     recently = or_(*(time >= changed_after for time in begun))
     return ended.is_(None) & recently, ended >= max(changed_after, window.from_at)
+
+
+class AnnouncedBar(NamedTuple):
+    """What the scheduler expects on one node."""
+
+    node: str
+    what: Announcement
+
+
+def announced_bars(
+    announced: Iterable[Announcement], nodes: Sequence[str], now: float, to_at: float
+) -> list[AnnouncedBar]:
+    """What is announced for the nodes, or for the nodes that they are slots of, is not over at `now` and begins
+    before `to_at` (Unix seconds), in the order of time: the first `MOST_ANNOUNCED` of each node."""
+    slots: dict[str, list[str]] = {}
+    for node in dict.fromkeys(nodes):
+        for name in {node, node_of(node)}:
+            slots.setdefault(name, []).append(node)
+    found: dict[str, list[AnnouncedBar]] = {node: [] for node in nodes}
+    for one in sorted(announced, key=attrgetter("start_at")):
+        if one.start_at >= to_at or (one.end_at is not None and one.end_at <= now):
+            continue
+        for name in slots.keys() & _unfolded(one.nodes):
+            for node in slots[name]:
+                if len(found[node]) < MOST_ANNOUNCED:
+                    found[node].append(AnnouncedBar(node, one))
+    return [bar for bars in found.values() for bar in bars]
+
+
+@lru_cache(maxsize=1024)
+def _unfolded(nodes: str) -> frozenset[str]:
+    return frozenset(unfold(nodes))
 
 
 def merged_stretches(rows: Iterable[Stretch], resolution_s: float) -> Iterator[Stretch]:

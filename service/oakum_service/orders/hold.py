@@ -11,7 +11,7 @@ from oakum_service.db import event_log
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.installation import Hold
 from oakum_service.db.models.trainers import Trainer
-from oakum_service.standing import ActiveHold, hold_sentence
+from oakum_service.standing import ActiveHold
 
 _ROW = 1
 
@@ -36,7 +36,7 @@ def begin(session: Session, reason: str, by_name: str) -> Hold:
         session.add(hold)
     else:
         hold.reason, hold.by_name = reason or hold.reason, by_name
-    event_log.record(session, "service.held", by_name, hold_sentence(ActiveHold(hold.since, by_name, hold.reason)))
+    event_log.record(session, "service.held", by_name, f"holds the cluster: {hold.reason or 'no reason given'}")
     session.flush()
     return hold
 
@@ -46,7 +46,7 @@ def end(session: Session, by_name: str) -> bool:
     if current(session) is None:
         return False
     session.execute(delete(Hold))
-    event_log.record(session, "service.resumed", by_name, f"resumed by {by_name}")
+    event_log.record(session, "service.resumed", by_name, "ends the hold")
     return True
 
 

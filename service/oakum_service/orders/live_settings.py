@@ -20,7 +20,16 @@ from oakum_service.db.models.installation import SettingRecord
 from oakum_service.errors import NotFound, RequestError
 from oakum_worker.errors import fault_of
 
-CHANGEABLE: Final = ("objective", "look_ahead_s", "solver_limit_s", "groups", "user_cap", "poll_s")
+CHANGEABLE: Final = (
+    "objective",
+    "look_ahead_s",
+    "solver_limit_s",
+    "groups",
+    "user_cap",
+    "poll_s",
+    "limit_delay_p99_s",
+    "limit_lost_share",
+)
 """The settings that may be changed while the service runs. All others decide how the service is set up."""
 _FRESH_S = 1.0
 

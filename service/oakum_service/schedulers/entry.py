@@ -13,9 +13,9 @@ from oakum_service.db.engine import Sessions
 from oakum_service.schedulers.port import HookEvent, Scheduler
 
 
-class HookDesk(Protocol):
+class HookIntake(Protocol):
     """Takes the reports of a scheduler's hooks for one application, where the entry's routes find it in
-    `app.state.hook_desks`, by the scheduler's name."""
+    `app.state.hook_intakes`, by the scheduler's name."""
 
     def fault(self) -> str | None:
         """Why hooks that are installed do not tell of jobs, with what to do; None if they do, or none is
@@ -46,7 +46,7 @@ class SchedulerEntry(ABC):
 
     def open_hooks(
         self, sessions: Sessions, readers: Sessions, tell: Callable[[HookEvent], None]
-    ) -> HookDesk | None:
+    ) -> HookIntake | None:
         """What takes the reports of hooks for an application, and hands each new event to `tell`, from any thread;
         None where the scheduler has no hooks."""
         return None

@@ -18,14 +18,16 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 from oakum_service.config import LocalClusterSettings
+from oakum_service.documents.announcement import AnnouncedKind, Announcement, Announcements
 from oakum_service.documents.node import Node
+from oakum_service.documents.slots import slot_name
 from oakum_service.errors import SchedulerError, SubmissionRefused
 from oakum_service.schedulers import fragment_processes
 from oakum_service.schedulers.port import JobStart, OwnJob, Snapshot
@@ -83,10 +85,10 @@ class LocalCluster:
     def __init__(self, settings: LocalClusterSettings, data_dir: Path) -> None:
         self._settings = settings
         self.grace_s = settings.grace_s
-        self.num_nodes = settings.nodes
+        self.num_nodes = settings.num_slots
         self._fragments_dir = data_dir.resolve() / "fragments"
         self._position_file = data_dir.resolve() / "local-cluster.json"
-        self._nodes = tuple(f"node{number}" for number in range(1, settings.nodes + 1))
+        self._nodes = tuple(_slots(settings))
         self._changed = threading.Condition()
         self._starter = FragmentStarter(self._fragments_dir, forks=settings.fork_server)
         self._fragments: dict[str, _Fragment] = {}
@@ -131,7 +133,8 @@ class LocalCluster:
                 for node in self._nodes
             )
             own = tuple(OwnJob(str(f.process.pid), f.id, f.node) for f in self._fragments.values())
-            return Snapshot(time.time(), nodes, own, tuple(self._starts))
+            announced_jobs = self._announcements(announced)
+            return Snapshot(time.time(), nodes, own, tuple(self._starts), announced=announced_jobs)
 
     def taken_at(self) -> float | None:
         """The present time in Unix seconds: the embedded cluster's state is never old."""
@@ -365,11 +368,48 @@ class LocalCluster:
     def _announced(self, holders: dict[str, _ForegroundJob]) -> Iterator[tuple[str, float]]:
         """(node, expected start in Unix seconds) for each idle node that the first waiting job is expected to
         take; nothing where its start cannot be told."""
-        head = next((job for job in self._queue if job.id == self._backfill.head), None)
-        if head is None or self._backfill.shadow_s == float("inf"):
+        head = self._head()
+        if head is None:
             return
-        ending = [j for j in self._jobs.values() if j.expected_end_s <= self._backfill.shadow_s]
-        from_running = sum(len(job.nodes) for job in ending)
+        from_running = sum(len(job.nodes) for job in self._ending(head))
         idle = [node for node in self._nodes if node not in holders]
         for node in idle[: max(0, head.nodes - from_running)]:
             yield node, self._backfill.shadow_s
+
+    def _announcements(self, idle: Iterable[str]) -> Announcements:
+        """The first waiting job, on the `idle` nodes that it is expected to take and on those of jobs that end
+        before it. Nobody knows yet where the others will start."""
+        head = self._head()
+        if head is None:
+            return Announcements()
+        nodes = [*idle, *(node for job in self._ending(head) for node in job.nodes)][: head.nodes]
+        start_at = self._backfill.shadow_s
+        end_at = start_at + head.requested_s
+        return Announcements(
+            (Announcement(AnnouncedKind.JOB, head.id, head.id, ",".join(nodes), start_at, end_at),)
+        )
+
+    def _head(self) -> ForegroundRequest | None:
+        """The first waiting job, if its start can be told."""
+        if self._backfill.shadow_s == float("inf"):
+            return None
+        return next((job for job in self._queue if job.id == self._backfill.head), None)
+
+    def _ending(self, head: ForegroundRequest) -> list[_ForegroundJob]:
+        """The running jobs that have to end for `head` to start: the first to end. Not those that are expected to
+        end by its expected start, which was computed before the newest of them started."""
+        missing = head.nodes - len(self._free())
+        found: list[_ForegroundJob] = []
+        for job in sorted(self._jobs.values(), key=lambda job: job.expected_end_s):
+            if missing <= 0:
+                break
+            found.append(job)
+            missing -= len(job.nodes)
+        return found
+
+
+def _slots(settings: LocalClusterSettings) -> Iterator[str]:
+    """Names of the nodes, or of their slots where they have several."""
+    for number in range(1, settings.nodes + 1):
+        node = f"node{number}"
+        yield from [node] if settings.slots == 1 else (slot_name(node, slot) for slot in range(settings.slots))

@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
+from oakum_service.documents.announcement import Announcements
 from oakum_service.documents.node import Node
 from oakum_service.documents.silence import Silence
 from oakum_worker.protocol import FragmentConfig
@@ -62,6 +63,8 @@ class Snapshot:
     """Fragments whose jobs the scheduler has ended at their time limit."""
     closed: str = ""
     """Why the scheduler begins no job of ours on any node, as a clause; empty if it does."""
+    announced: Announcements = field(default_factory=Announcements)
+    """What it expects to take nodes, for people to see: plans go by `Node.announced_at`."""
 
     def with_starts_since(self, at: float) -> Snapshot:
         """The snapshot with those foreground starts alone that were in the second of `at` or later: a scheduler

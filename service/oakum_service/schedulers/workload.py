@@ -48,7 +48,7 @@ def foreground_jobs(settings: LocalClusterSettings) -> Iterator[ForegroundReques
 def _from_model(settings: LocalClusterSettings) -> Iterator[ForegroundRequest]:
     def compressed() -> Iterator[ForegroundRequest]:
         arrived_s = 0.0
-        for job in lublin_jobs(settings.nodes, settings.seed):
+        for job in lublin_jobs(settings.num_slots, settings.seed):
             gap_s, arrived_s = (job.submit_s - arrived_s) / settings.time_compression, job.submit_s
             run_s = _clip(job.run_s / settings.time_compression, settings)
             yield ForegroundRequest(
@@ -66,7 +66,7 @@ def _stretch(sample: list[ForegroundRequest], settings: LocalClusterSettings) ->
     """Factor on the gaps with which the sample asks for the wanted load, and the length in seconds to which
     long gaps are cut."""
     work_node_s = sum(job.nodes * job.run_s for job in sample)
-    wanted_s = work_node_s / (settings.load * settings.nodes)
+    wanted_s = work_node_s / (settings.load * settings.num_slots)
     # A light load on a few nodes has gaps that are long on average.
     longest_gap_s = max(_LONGEST_GAP_S, 1.5 * wanted_s / len(sample))
     low, high = 1e-6, 1e6
@@ -88,7 +88,7 @@ def _from_log(settings: LocalClusterSettings) -> Iterator[ForegroundRequest]:
     for job in sorted(usable, key=lambda job: job.submit_s):
         gap_s, arrived_s = (job.submit_s - arrived_s) / settings.time_compression, job.submit_s
         run_s = _clip((job.run_s or 0.0) / settings.time_compression, settings)
-        nodes = max(1, min(settings.nodes, round((job.procs or 1) * settings.nodes / procs)))
+        nodes = max(1, min(settings.num_slots, round((job.procs or 1) * settings.num_slots / procs)))
         requested_s = max(run_s, (job.requested_s or 0.0) / settings.time_compression)
         yield ForegroundRequest(f"swf-{job.id}", min(gap_s, _LONGEST_GAP_S), nodes, run_s, requested_s)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from oakum_solver.forecast import CohortForecast
+from oakum_solver.forecast import HoleForecast
 from oakum_solver.logs.holes import HoleLog, changes, count_changes
 from oakum_solver.node_preference import NodePreference
 from oakum_solver.plan import Plan
@@ -24,7 +24,7 @@ from oakum_solver.replay.accounts import ReplayAccounts, StepRows
 from oakum_solver.replay.by_number import renamed_by_number
 from oakum_solver.replay.costs import RescaleCosts
 from oakum_solver.replay.result import ReplayResult
-from oakum_solver.replay.settings import LOOK_AHEAD_BOUNDS_S, LOOK_AHEAD_SHARE, ReplaySettings
+from oakum_solver.replay.settings import ReplaySettings
 from oakum_solver.replay.trainer_run import Cause, TrainerRun
 from oakum_solver.replay.workload import WorkItem, Workload
 from oakum_solver.solve import solve
@@ -66,7 +66,7 @@ class _Replay:
         """For each idle node, the time in seconds at which it became idle."""
         self.born_s = [0.0]
         """Time of each event in seconds, by the event's number."""
-        self.forecast = CohortForecast()
+        self.forecast = HoleForecast()
         self.preference = NodePreference(len(log.nodes))
         self.ends: list[tuple[float, int, int]] = []
         """Heap of (end_s, run, version): when each run ends if its nodes do not change."""
@@ -144,6 +144,7 @@ class _Replay:
         idle = np.flatnonzero(self.owner != _NOT_IDLE)
         if self.live:
             problem = self._problem(now_s, idle)
+            self.look_aheads_s.append(problem.look_ahead_s)
             plan = solve(problem, self.settings.policy, explained=False)
             if self.settings.nodes_by_number:
                 plan = renamed_by_number(plan, problem)
@@ -183,31 +184,20 @@ class _Replay:
 
     def _problem(self, now_s: float, idle: NDArray[np.int64]) -> Problem:
         offered = self._worth_starting(now_s, idle)
-        return Problem(
-            trainers=tuple(self._trainer(run, now_s) for run in self.live),
-            groups=self._groups(now_s, offered),
+        return self.settings.problem(
+            tuple(self._trainer(run, now_s) for run in self.live),
+            self._groups(now_s, offered),
+            mean_rest_s=self._mean_rest_s(now_s, idle),
             withheld=len(idle) - len(offered),
-            look_ahead_s=self._look_ahead_s(now_s, idle),
-            objective=self.settings.objective,
-            time_limit_s=self.settings.time_limit_s,
-            terms=self.settings.terms,
-            milp_solver=self.settings.milp_solver,
-            gap=self.settings.gap,
             user_caps=self._user_caps,
         )
 
-    def _look_ahead_s(self, now_s: float, idle: NDArray[np.int64]) -> float:
-        """The look-ahead in seconds for the plan made now, and record it: as set, else a share of the time for
-        which idle nodes are expected to stay idle, within bounds. Before any hole has ended, the upper bound."""
-        seconds = self.settings.look_ahead_s
-        if seconds is None:
-            shortest_s, longest_s = LOOK_AHEAD_BOUNDS_S
-            seconds = longest_s
-            if len(idle) and self.forecast.learned:
-                mean_s = float(self.forecast.remaining_s(now_s - self._since_s(idle)).mean())
-                seconds = min(longest_s, max(shortest_s, LOOK_AHEAD_SHARE * mean_s))
-        self.look_aheads_s.append(seconds)
-        return seconds
+    def _mean_rest_s(self, now_s: float, idle: NDArray[np.int64]) -> float | None:
+        """For how many seconds the idle nodes are expected to stay idle, on average; None where that is not known,
+        or does not matter."""
+        if self.settings.look_ahead_s is not None or not len(idle) or not self.forecast.learned:
+            return None
+        return float(self.forecast.remaining_s(now_s - self._since_s(idle)).mean())
 
     def _trainer(self, index: int, now_s: float) -> PlannedTrainer:
         """The run's trainer at `now_s`. Facts that the objective does not use are left out, to save time."""

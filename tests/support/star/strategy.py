@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from oakum_worker.strategies.assembly import Assembly, Ingredients
 from oakum_worker.strategies.replicated import keep_whole_state
-from oakum_worker.strategy_table import Strategy, register
+from oakum_worker.strategy_record import Strategy
+from oakum_worker.strategy_table import register
 from star.engine import StarEngine
 
 STAR = Strategy("star", options=("name: star",), module=__name__)

@@ -187,7 +187,7 @@ class TestDeathsThatTheAgentExplains:
         after = f"{KILLED} (n1; its last lines are in `oakum logs digits`)"
         view = killed.view
         assert view.attempt == AttemptView(number=2, most=3, after=after)
-        assert view.condition == f"Attempt 2 of 3, after: {after}."
+        assert view.condition == f"This is attempt 2 of 3. The one before ended with: {after}."
 
     @pytest.mark.parametrize("command", [["ps"], ["show", "digits"]])
     def test_are_told_of_by_the_commands(
@@ -202,7 +202,7 @@ class TestDeathsThatTheAgentExplains:
         service.documents["GET", "/v1/trainers/digits"] = document
         assert run(command) == 0
         shown = " ".join(capsys.readouterr().out.split())
-        assert f"Attempt 2 of 3, after: {KILLED} (n1; its last lines are in" in shown
+        assert f"This is attempt 2 of 3. The one before ended with: {KILLED} (n1; its last lines are in" in shown
 
 
 class TestRaisedErrors:

@@ -8,9 +8,10 @@ import time
 from typing import Any
 
 import pytest
+from sqlalchemy import delete
 
 from cells import each
-from oakum_service.api.views import explanation, trainer_view
+from oakum_service.api.views import explanation, plan_view, trainer_view
 from oakum_service.config import Settings
 from oakum_service.control.new_trainers import add_trainer
 from oakum_service.control.observe import Observation, write_snapshot
@@ -101,6 +102,67 @@ def test_what_the_settings_say_is_posed(sessions: Sessions) -> None:
     assert problem.objective == parse_objective("weight * samples / rate_one")
     assert (problem.milp_solver, problem.look_ahead_s, problem.user_caps) == ("highs", 20.0, {})
     assert problem.terms == Terms(departures=False, completion=False)
+
+
+def end_holes(sessions: Sessions, *lengths_s: float) -> None:
+    """Let holes of these lengths have ended long ago."""
+    with sessions.begin() as session:
+        for number, length_s in enumerate(lengths_s):
+            session.add(
+                NodeInterval(node=f"p{number}", state="hole", start_at=NOW - 1e6, end_at=NOW - 1e6 + length_s)
+            )
+
+
+@each(
+    ("lengths_s", "expected_s"),
+    [([], 1800.0), ([3000.0] * 9, 1800.0), ([3000.0] * 20, 300.0), ([20.0] * 20, 20.0)],
+)
+def test_the_look_ahead_follows_from_how_long_nodes_stayed_idle(
+    sessions: Sessions, lengths_s: list[float], expected_s: float
+) -> None:
+    with sessions.begin() as session:
+        session.execute(delete(NodeInterval))
+    end_holes(sessions, *lengths_s)
+    assert posed(sessions).look_ahead_s == pytest.approx(expected_s, rel=0.01)
+
+
+def test_a_stall_that_was_measured_while_a_machine_slept_leaves_no_node_idle(sessions: Sessions) -> None:
+    slept_s = 36_000.0
+    submit(sessions, "digits", curve=[[1, 90]], durations={"grow": [slept_s], "start_up": [slept_s]})
+    problem = posed(sessions, holes("n1", "n2"))
+    assert len(solve(problem).allocations[0].nodes) > 0
+
+
+def test_explain_tells_how_far_the_plan_looks_ahead_and_why(sessions: Sessions) -> None:
+    trainer = submit(sessions, "digits")
+    end_holes(sessions, *[3000.0] * 20)
+    observed = observe(sessions, holes("n1"))
+    with sessions.begin() as session:
+        problem = pose(session, observed, Settings(), time.time())
+        plan = write_plan(session, solve(problem), problem, observed, time.time())
+        row = session.get_one(Trainer, trainer)
+        told = explanation(session, row, trainer_view(session, row)).look_ahead_reason
+        assert told == plan_view(session, plan).look_ahead_reason
+    assert told == "Plans look 5 min ahead: idle nodes are expected to stay idle for another 50 min on average."
+
+
+def test_a_node_that_nobody_else_wants_is_used_though_its_stall_costs_more_than_half_a_minute_gains(
+    sessions: Sessions,
+) -> None:
+    names = [f"n{number}" for number in range(1, 9)]
+    curve = [[1, 22.0], [7, 138.0], [8, 143.0]]
+    trainer = submit(sessions, "digits", curve=curve, durations={"grow": [1.5]})
+    hold(sessions, trainer, *names[:7])
+    for look_ahead_s, size in ((30.0, 7), (None, 8)):
+        plan = solve(posed(sessions, holes(*names), look_ahead_s=look_ahead_s))
+        assert len(plan.allocations[0].nodes) == size
+
+
+def test_parts_of_nodes_in_use_are_taken_before_a_node_that_is_idle_as_a_whole(sessions: Sessions) -> None:
+    submit(sessions, "digits", max_nodes=1)
+    taken = Node("n2:0", NodeState.FOREGROUND, "10.0.0.1", job="7")
+    problem = posed(sessions, (*holes("n1:0", "n1:1"), taken, *holes("n2:1")))
+    assert [group.nodes for group in problem.groups] == [("n2:1", "n1:0", "n1:1")]
 
 
 def test_what_the_spec_says_is_posed(sessions: Sessions) -> None:
@@ -195,9 +257,9 @@ def test_nodes_whose_holes_began_in_one_snapshot_are_a_cohort(sessions: Sessions
     groups = posed(sessions, *snapshots, groups=True).groups
     early, late = f"idle since {NOW - 1.0}", f"idle since {NOW}"
     assert set(groups) == {
-        NodeGroup(("n1",), trainer, 60.0, "cpu", early),
-        NodeGroup(("n2",), None, 60.0, "cpu", early),
-        NodeGroup(("n3",), trainer, 60.0, "cpu", late),
+        NodeGroup(("n1",), trainer, 1800.0, "cpu", early),
+        NodeGroup(("n2",), None, 1800.0, "cpu", early),
+        NodeGroup(("n3",), trainer, 1800.0, "cpu", late),
     }
     assert posed(sessions, *snapshots, groups=True).terms == Terms(completion=False)
 
@@ -206,7 +268,7 @@ def test_nodes_that_are_announced_to_one_job_are_a_cohort(sessions: Sessions) ->
     submit(sessions, "digits")
     nodes = (*holes("n1"), *holes("n2", "n3", announced_at=NOW + 10.0))
     assert posed(sessions, nodes, groups=True).groups == (
-        NodeGroup(("n1",), None, 60.0, "cpu", f"idle since {NOW}"),
+        NodeGroup(("n1",), None, 1800.0, "cpu", f"idle since {NOW}"),
         NodeGroup(("n2", "n3"), None, 10.0, "cpu", f"wanted at {NOW + 10.0}"),
     )
 
@@ -229,7 +291,7 @@ def test_a_cap_is_named_as_the_reason(sessions: Sessions) -> None:
     trainer = submit(sessions, "digits")
     assert reason(sessions, trainer, holes("n1", "n2", "n3"), user_cap=2) == (
         "user_cap",
-        "Is about to be launched on 2 nodes: ulla's trainers have 2 of the 2 nodes that they may have.",
+        "Is about to be launched on 2 nodes: ulla's trainers together have 2 nodes and may have at most 2.",
     )
 
 
@@ -238,7 +300,7 @@ def test_a_higher_priority_is_named_as_the_reason(sessions: Sessions) -> None:
     submit(sessions, "sooner", priority=1, max_nodes=2)
     why, text = reason(sessions, trainer, holes("n1", "n2"))
     assert why == "priority"
-    assert text.endswith("but every node has gone to trainers of a higher priority, such as sooner.")
+    assert text.endswith("but trainers of a higher priority, such as sooner, have every node that it can use.")
 
 
 def test_a_guaranteed_trainer_gets_nodes_from_whoever_gains_more(sessions: Sessions) -> None:
@@ -264,7 +326,7 @@ def test_a_trainer_near_its_end_keeps_its_nodes(sessions: Sessions) -> None:
 def test_a_trainer_gets_no_node_of_a_type_it_has_no_curve_for(sessions: Sessions) -> None:
     trainer = submit(sessions, "digits", curves_by_type={"gpu": [[1, 90]]})
     why, text = reason(sessions, trainer, holes("n1", "n2"))
-    assert (why, text) == ("no_idle_node", "Waits: no idle node is of a type that it can use more of.")
+    assert (why, text) == ("no_idle_node", "Waits: no idle node is of a type that makes it faster.")
     nodes = (*holes("n1", "n2"), *holes("g1", node_type="gpu"))
     reason(sessions, trainer, nodes)
     with sessions.begin() as session:
@@ -331,7 +393,7 @@ def test_a_constraint_limits_the_nodes_that_a_plan_gives(
     trainer = submit(sessions, f"digits{len(nodes)}", slurm={"constraint": constraint})
     assert granted(sessions, found) == {f"digits{len(nodes)}": nodes}
     if not nodes:
-        assert reason(sessions, trainer, found)[1] == "Waits: no idle node is one that its options let it have."
+        assert reason(sessions, trainer, found)[1] == "Waits: its Slurm options allow none of the idle nodes."
     with sessions.begin() as session:
         session.delete(session.get_one(Trainer, trainer))
 
@@ -391,16 +453,16 @@ def test_a_hole_that_is_expected_to_end_before_the_shortest_start_up_is_offered_
 
 
 def test_holes_that_have_all_been_short_are_offered_to_nobody(sessions: Sessions) -> None:
-    """Five holes of a node have ended after 2 s each; its sixth hole has just begun."""
+    """Ten holes of a node have ended after 2 s each; its eleventh hole has just begun."""
     trainer = submit(sessions, "digits", curve=[[1, 90]])
     with sessions.begin() as session:
-        for number in range(5):
+        for number in range(10):
             start_at = NOW - 100 + 10 * number
             session.add(NodeInterval(node="n1", state=NodeState.HOLE, start_at=start_at, end_at=start_at + 2.0))
     told = reason(sessions, trainer, holes("n1"))
     assert told == (
         "no_idle_node",
-        "Waits: no idle node is expected to stay idle until a trainer has started up there.",
+        "Waits: no idle node is expected to stay idle for as long as a trainer takes to start there.",
     )
 
 

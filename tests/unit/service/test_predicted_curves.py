@@ -76,7 +76,7 @@ def test_what_ranks_predict_is_what_the_planner_plans_with(
     monkeypatch.setattr(measuring, "undisturbed_clock", lambda _: CLOCK.now_s)
     monkeypatch.setattr(link_costs, "waiting_clock", lambda _: CLOCK.now_s)
     _, loops = train_stages(build_slow_task, build_spec(max_nodes=4, parallel=PARALLEL), 2, 1)
-    predicted = dict(loops[0].predicted_curve)
+    predicted = dict(loops[0].assembly.engine.predicted_curve)
     assert predicted[1] == pytest.approx(1 / (4 * SAMPLE_S), rel=0.25)
     assert predicted[2] > 1.5 * predicted[1]
 

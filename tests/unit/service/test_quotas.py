@@ -110,7 +110,7 @@ def test_a_plan_gives_a_used_up_quota_nothing_and_says_so() -> None:
     plan = solve(Problem(trainers, (NodeGroup(("n1", "n2", "n3")),), user_caps={"ada": 0}))
     ada, bob = plan.allocations
     assert (len(ada.nodes), len(bob.nodes)) == (0, 3)
-    assert ada.reason.text == "ada's trainers may have no nodes at present: ada's quota is used up"
+    assert ada.reason.text == "ada's quota is used up, so ada's trainers may have no nodes"
 
 
 def test_the_fragments_of_the_week_are_read_once_for_all_users(

@@ -20,7 +20,7 @@ from oakum_service.db.models.cluster import ForegroundStart, NodeInterval
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
 from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.progress import EvaluationRecord, ProgressSample
-from oakum_service.db.models.trainers import GenerationRecord, Trainer
+from oakum_service.db.models.trainers import GenerationRecord, Trainer, TrainerTag
 from oakum_service.db.models.usage import Harvest
 from plan_records import plan_record
 
@@ -134,12 +134,13 @@ def test_a_trainer_that_ended_long_ago_is_deleted_with_all_that_is_left_of_it(se
             session.add(GenerationRecord(trainer_id=name, number=1, nodes=(), cause="", published_at=now))
             session.add(ProgressSample(trainer_id=name, at=now, step=1, nodes=1))
             session.add(EvaluationRecord(trainer_id=name, step=1, at=now, metrics={}))
+            session.add(TrainerTag(trainer_id=name, tag="baseline", submitted_at=0.0))
     with sessions.begin() as session:
         while not forget(session, now).is_all:
             pass
         assert set(session.execute(select(Trainer.id)).scalars()) == {"new", "live"}
         assert session.query(GenerationRecord).count() == session.query(ProgressSample).count() == 2
-        assert session.query(EvaluationRecord).count() == 2
+        assert session.query(EvaluationRecord).count() == session.query(TrainerTag).count() == 2
 
 
 def sample(begin: float, step: int, nodes: int) -> dict[str, Any]:

@@ -136,14 +136,14 @@ def test_a_first_step_that_reads_for_minutes_is_told_as_such_and_not_as_0(traine
     assert (view.samples_per_s, view.samples_per_s_below) == (None, 0.2)
     assert view.pace is not None
     assert (view.pace.step_s, view.pace.reading_share, view.pace.waiting_share) == (500.0, 0.97, 0.0)
-    assert view.condition.startswith("Data: 97% of the step: ")
+    assert view.condition.startswith("Ranks wait for samples for 97% of each step")
 
 
 def test_that_a_step_begins_with_reading_is_nothing_to_speak_of(trainer: ScriptedTrainer) -> None:
     paced(trainer, 0, 4.0, 4.0)
     assert trainer.view.condition == ""
     paced(trainer, 0, 6.0, 6.0)
-    assert trainer.view.condition.startswith("Data: 100% of the step: ")
+    assert trainer.view.condition.startswith("Ranks wait for samples for 100% of each step")
 
 
 def test_who_is_a_member_already_does_not_warm_up(trainer: ScriptedTrainer) -> None:

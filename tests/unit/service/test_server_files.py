@@ -253,6 +253,40 @@ def test_a_log_without_jobs_is_refused_before_anything_is_written(
     assert not settings.data_dir.exists()
 
 
+@each("made", ["in another account's folder", "in a folder of all", "open to others", "a link to a folder of all"])
+def test_a_data_directory_of_the_working_folder_that_a_stranger_may_have_made_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    work, theirs = tmp_path / made / "work", tmp_path / made / "theirs"
+    work.mkdir(parents=True)
+    theirs.mkdir()
+    place = work / ".oakum"
+    with monkeypatch.context() as patch:
+        if made == "in another account's folder":
+            patch.setattr("os.geteuid", lambda: work.stat().st_uid + 1)
+            patch.setattr("oakum_service.files.owners.ROOT", -1)
+        elif made == "in a folder of all":
+            work.chmod(0o777)
+        elif made == "open to others":
+            place.mkdir()
+            place.chmod(0o770)
+        else:
+            theirs.chmod(0o1777)  # as /tmp
+            place.symlink_to(theirs)
+        patch.chdir(work)
+        patch.delenv("OAKUM_DATA_DIR", raising=False)
+        settings = Settings(port=0, local=LocalClusterSettings(nodes=1, load=0))
+        with pytest.raises(ConfigurationError, match=r"not yours alone: .*name this one, OAKUM_DATA_DIR=\.oakum"):
+            OakumServer(settings)
+        with pytest.raises(ConfigurationError, match="not yours alone"):
+            print(settings.database)
+        # Whoever names one has chosen whose it is.
+        named = settings.model_copy(update={"data_dir": Path(".oakum")})
+        assert named.database == f"sqlite:///{place.resolve()}/oakum.db"
+    assert [*theirs.iterdir()] == []
+    assert not place.exists() or [*place.iterdir()] == []
+
+
 @pytest.mark.parametrize("path", ["file", "file/below", "x" * 300])
 def test_a_data_directory_that_cannot_be_one_is_refused(settings: Settings, tmp_path: Path, path: str) -> None:
     (tmp_path / "file").touch()
@@ -340,6 +374,7 @@ class TestFragmentTokens:
         trainer = Trainer(id="t1", name="digits", spec=spec)
         config = configs.make("f1", trainer, "n1", "10.0.0.1")
         assert config.model_dump(exclude={"orphan_timeout_s"}) == {
+            "ranks": None,
             "fragment": "f1",
             "trainer": "digits",
             "node": "n1",

@@ -60,14 +60,14 @@ def test_how_nodes_are_shared_comes_from_the_environment(monkeypatch: pytest.Mon
     assert str(settings.objective) == "weight * samples / rate_one / (1 + attained / rate_one / 3600)"
     assert (settings.user_cap, settings.milp_solver) == (16, "highs")
     assert settings.starvation_guard == StarvationGuard(wait_s=7200.0, quantum_s=300.0)
-    assert settings.terms == Terms(completion=False)
+    assert settings.planning_rules.terms == Terms(completion=False)
 
 
 def test_by_default_users_are_not_capped_and_nobody_waits_for_ever() -> None:
     settings = Settings()
     assert (settings.user_cap, settings.milp_solver, settings.groups) == (None, "cbc", False)
     assert settings.starvation_guard == StarvationGuard(wait_s=3600.0, quantum_s=600.0)
-    assert settings.terms == Terms(departures=False, completion=False)
+    assert settings.planning_rules.terms == Terms(departures=False, completion=False)
 
 
 def test_the_starvation_guard_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_the_starvation_guard_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_solver_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oakum_service.config.find_spec", lambda name: None)
+    monkeypatch.setattr("oakum_service.config.settings.find_spec", lambda name: None)
     assert Settings().milp_solver == "cbc"
     with pytest.raises(ConfigurationError, match="OAKUM_MILP_SOLVER is 'highs': highspy is not installed"):
         Settings(milp_solver="highs")

@@ -12,7 +12,7 @@ from waiting import DEADLINE_S, wait_until
 
 
 class Key:
-    """A key that knows which threads have looked it up."""
+    """A key of a dictionary that records the threads by which it was looked up."""
 
     def __init__(self) -> None:
         self.threads: set[int] = set()

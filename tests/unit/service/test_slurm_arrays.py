@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -35,6 +36,25 @@ def launch(site: Site, count: int = 8) -> dict[str, str]:
     return site.scheduler.submit_any([site.config(f"n{number}", f"f{number}") for number in range(count)])
 
 
+def test_fragments_that_begin_together_do_not_all_end_together(site: Site) -> None:
+    assert launch(site, 32).keys() == {f"f{index}" for index in range(32)}
+    scripts = [file.read_text(encoding="utf-8") for file in site.folder.glob("fragments/*/71_submission.sh")]
+    limits_min = sorted(int(script.partition("#SBATCH --time=")[2].split()[0]) for script in scripts)
+    assert len(limits_min) == 4, "one array a quarter"
+    assert limits_min[0] >= 180
+    assert limits_min[-1] <= 240
+    assert min(after - before for before, after in itertools.pairwise(limits_min)) >= 5
+
+
+def test_what_a_later_array_is_refused_for_costs_its_own_fragments_alone(site: Site) -> None:
+    refuse_second = (
+        f"[ -e {site.folder}/once ] && {{ echo 'sbatch: error: Job violates accounting policy' >&2; exit 1; }}; "
+        f"touch {site.folder}/once; echo 71"
+    )
+    (site.folder / "sbatch").write_text(FAKE.format(folder=site.folder, answer=refuse_second), encoding="utf-8")
+    assert len(launch(site, 32)) == 8
+
+
 def array_name(site: Site) -> str:
     """The intent in the name of the array that was submitted last."""
     return site.script_options()["job-name"].removeprefix("oakum-ab12-")
@@ -55,7 +75,7 @@ def test_an_array_is_kept_off_all_nodes_but_those_of_its_fragments(site: Site) -
         "exclude": "'n[8-9]'",
         "nodelist": None,
         "nodes": "1",
-        "time": "240",
+        "time": "186",
         "no-requeue": "",
     }
     assert {name: options.get(name) for name in wanted} == wanted
@@ -102,7 +122,9 @@ def test_every_task_finds_its_fragment_and_every_fragment_its_log(site: Site) ->
     fragments = site.folder / "fragments"
     array = fragments / array_name(site)
     written = json.loads((array / "array.json").read_text(encoding="utf-8"))
-    assert written == {"fragments": ["f0", "f1", "f2"], "addresses": dict.fromkeys(["n0", "n1", "n2"], "10.0.0.1")}
+    addresses = dict.fromkeys(["n0", "n1", "n2"], "10.0.0.1")
+    told = {"fragments": ["f0", "f1", "f2"], "addresses": addresses, "node_variable": "SLURMD_NODENAME"}
+    assert written == told
     for index in range(3):
         assert (array / f"71_{index}_submitted.pkl").exists()
         (array / f"71_{index}_0_log.out").write_text(f"task {index}", encoding="utf-8")

@@ -67,7 +67,7 @@ class FakeSlurm:
         if call.startswith("squeue"):
             mark = call.rpartition("|")[2]
             assert call.endswith(f"--Format={job_format(mark)}")
-            return f"7|7|N/A|ada|main|RUNNING|normal|n2|(null)|1|5|6|7|N/A|None|train|{mark}\n".encode()
+            return f"7|7|N/A|ada|main|RUNNING|normal|n2|(null)|1|5|6|7|N/A|None|gres/gpu:1|train|{mark}\n".encode()
         return NODE_LINES if "nodes" in call else RESERVATION_LINES
 
 
@@ -98,7 +98,7 @@ def test_every_version_tells_the_same(parser: str) -> None:
             None,
             "auto",
             [
-                "scontrol --all --oneliner show nodes",
+                "scontrol --all --oneliner --details show nodes",
                 "squeue --all --states=all --noheader",
                 "scontrol --all --oneliner show reservations",
             ],

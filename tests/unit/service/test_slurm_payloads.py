@@ -45,6 +45,11 @@ def test_a_node_reads_the_same_from_every_parser(parser: str) -> None:
         states=("IDLE", "DRAIN", "MAINT", "COMPLETING"),
         partitions=("main", "fill"),
         gres="gpu:h100:4(S:0-1)",
+        gres_used="gpu:h100:1(IDX:0)",
+        cpus=2,
+        used_cpus=1,
+        memory_mb=3500,
+        used_memory_mb=1000,
         features=("ib", "h100"),
     )
 
@@ -63,6 +68,7 @@ def test_a_running_job_reads_the_same_from_every_parser(parser: str) -> None:
         submitted_at=1_700_000_000.0,
         start_at=1_700_000_100.0,
         end_at=1_700_003_700.0,
+        gres_per_node="gres/gpu:1",
     )
 
 

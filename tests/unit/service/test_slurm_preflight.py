@@ -160,6 +160,27 @@ def test_each_option_of_the_partition_is_told_by_its_name(fill: dict[str, str], 
 
 
 @each(
+    ("slots", "config", "fill", "expected"),
+    [
+        ("node", {}, {}, [("note", "slots")]),
+        ("node", {}, {"OverSubscribe": "EXCLUSIVE"}, []),
+        ("gpu", {}, {}, []),
+        ("gpu", {}, {"OverSubscribe": "EXCLUSIVE"}, [("error", "slots")]),
+        ("gpu", {}, {"ExclusiveTopo": "YES"}, [("error", "slots")]),
+        ("gpu", {"SelectTypeParameters": "CR_CPU"}, {}, [("warning", "memory")]),
+        ("gpu", {"ConstrainDevices": "no"}, {}, [("warning", "devices")]),
+        ("gpu", {"GresTypes": "gpu,mps"}, {}, [("note", "shards")]),
+        ("gpu", {"GresTypes": "craynetwork"}, {}, []),
+    ],
+)
+def test_what_a_fragment_gets_of_a_node_with_gpus_is_checked(
+    slots: str, config: dict[str, str], fill: dict[str, str], expected: list[tuple[str, str]]
+) -> None:
+    gpus = {"GresTypes": "gpu", "SelectTypeParameters": "CR_CORE_MEMORY", "ConstrainDevices": "yes"}
+    assert complaints(site(gpus | config, fill), slots=slots) == expected
+
+
+@each(
     ("qos", "expected"),
     [
         ({"normal": {"Preempt": "low"}}, ("error", "QOS")),

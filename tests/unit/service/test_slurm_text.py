@@ -16,8 +16,11 @@ from oakum_service.schedulers.slurm.snapshot import is_live
 ORIGIN = Origin("`squeue`", "Slurm 20.11.9")
 MARK = "oakum-0123456789abcdef"
 NODE = (
-    "NodeName=n1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUTot=2 ActiveFeatures=a100,ib Gres=gpu:a100:4(S:0-1) "
-    "NodeAddr=10.0.0.1 NodeHostName=n1 Port=6818 Version=22.05.8 OS=Linux 6.1 #1 SMP  RealMemory=1 {state} "
+    "NodeName=n1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=8 CPUEfctv=30 CPUTot=32 "
+    "ActiveFeatures=a100,ib Gres=gpu:a100:4(S:0-1) "
+    "GresDrain=gpu:a100:1(IDX:3) GresUsed=gpu:a100:2(IDX:0-1) "
+    "NodeAddr=10.0.0.1 NodeHostName=n1 Port=6818 Version=22.05.8 OS=Linux 6.1 #1 SMP  "
+    "RealMemory=64000 AllocMem=8000 MemSpecLimit=4000 {state} "
     "Weight=1 Owner=N/A Partitions=main,fill  BootTime=1795259400 {reason}"
 )
 RESERVATION = (
@@ -43,6 +46,7 @@ def line(**fields: str) -> str:
         "end": "1795283616",
         "preempted": "N/A",
         "reason": "None",
+        "gres": "gres/gpu:a100:1",
         "name": "train",
     } | fields
     return "|".join([*told.values(), MARK]) + "\n"
@@ -73,6 +77,7 @@ def test_a_running_job_is_read_whole() -> None:
             start_at=1795283020.0,
             end_at=1795283616.0,
             reason="None",
+            gres_per_node="gres/gpu:a100:1",
         ),
     )
 
@@ -115,8 +120,8 @@ def test_jobs_that_slurm_has_taken_are_told_though_they_have_ended() -> None:
     [
         "a|b|c",
         "two\nlines",
-        "train|oakum-1\n4|4|N/A|root|main|RUNNING|x|n9|(null)|1|0|0|0|N/A|None|forged",
-        "\n4|4|N/A|root|main|PENDING|x||(null)|1|0|0|0|N/A|None|forged",
+        "train|oakum-1\n4|4|N/A|root|main|RUNNING|x|n9|(null)|1|0|0|0|N/A|None|N/A|forged",
+        "\n4|4|N/A|root|main|PENDING|x||(null)|1|0|0|0|N/A|None|N/A|forged",
         "",
         "|",
     ],
@@ -161,7 +166,7 @@ def test_a_job_without_a_number_is_an_error() -> None:
 
 
 def test_a_torn_line_is_an_error() -> None:
-    with pytest.raises(PayloadError, match="expected 16 fields"):
+    with pytest.raises(PayloadError, match="expected 17 fields"):
         read(line()[:20] + f"|{MARK}\n", line())
 
 
@@ -186,6 +191,12 @@ def test_a_node_is_read_whole() -> None:
         states=("IDLE", "DRAIN", "PLANNED"),
         partitions=("main", "fill"),
         gres="gpu:a100:4(S:0-1)",
+        gres_used="gpu:a100:2(IDX:0-1)",
+        gres_drained="gpu:a100:1(IDX:3)",
+        cpus=30,
+        used_cpus=8,
+        memory_mb=60_000,
+        used_memory_mb=8000,
         features=("a100", "ib"),
     )
 

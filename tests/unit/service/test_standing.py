@@ -78,6 +78,8 @@ def contradiction(now: TrainerSituation, told: Standing) -> str:
         "Paused since",
         "Its user has",
     )
+    if re.search(r"(?<![\d.,])1 (?:more )?[a-z]{2,}s\b|\b(\w{2,}) \1\b", f"{text} {told.condition}"):
+        return "one is not many, and no word comes twice"
     begun = [opening for opening in openings if text.startswith(opening)]
     if live and len(begun) != 1:
         return "a live trainer's sentence begins with what it does"
@@ -167,7 +169,7 @@ NODES = ("n1", "n2")
         (
             TrainerSituation(TrainerState.RUNNING, NODES, (), why="no node is idle"),
             "running",
-            "Trains on 2 nodes, 2 to leave: it is granted none any more.",
+            "Trains on 2 nodes, 2 to leave: the newest plan gives it no node.",
         ),
         (
             TrainerSituation(

@@ -87,7 +87,8 @@ def test_no_turn_reads_what_has_ended(sessions: Sessions, tmp_path: Path, monkey
 def test_a_turn_makes_each_row_that_it_asks_for_once(
     sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asks for all fragments and their reports several times, and a thousand agents may have them."""
+    """A turn queries all fragments and their reports several times. With a thousand agents, making the rows'
+    objects for each query took half of the turn."""
     site = VirtualSite(sessions, tmp_path, num_nodes=8, busy=0)
     monkeypatch.setattr("time.time", site.time)
     site.submit("digits", max_nodes=4)

@@ -74,7 +74,7 @@ def test_the_guarantee_is_written_down_once(sessions: Sessions) -> None:
     watched = Watched(sessions)
     watched.spend(100, WAITING)
     assert watched.events() == [
-        "has waited 60 s for nodes: from now on it is granted its minimum where that fits, "
+        "has waited 1 min for nodes: from now on it is granted its minimum where that fits, "
         "until it has had nodes for 20 s"
     ]
     watched.spend(10, TRAINING)

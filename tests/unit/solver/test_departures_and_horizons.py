@@ -105,7 +105,8 @@ def test_a_node_of_another_cohort_is_refused_where_its_departure_costs_more_than
     assert plan.grant("a") == ("n1", "n2", "n3", "n4")
     assert plan.allocations[0].reason.why is Why.STALL_NOT_WORTH_IT
     assert plan.allocations[0].reason.text == (
-        "a fifth node would leave at another time than its other nodes, which would cost more than it gains"
+        "a fifth node would have to be given back at another time than its other nodes, and that further stall "
+        "would cost more than the node adds"
     )
 
 

@@ -1,13 +1,16 @@
 """The reason for a trainer's size, with the model's own numbers."""
 
 import math
+import re
 from dataclasses import replace
+from random import Random
 
 from cells import each
 from oakum_solver.objectives import NamedObjective, Objective
 from oakum_solver.plan import Reason, Why
 from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, PlannedTrainer, Problem
 from oakum_solver.solve import POLICIES, solve
+from random_problems import random_problem
 
 LINEAR = Curve(((8, 80.0),))
 FAST = Curve(((8, 160.0),))
@@ -61,13 +64,14 @@ def test_a_stall_that_costs_more_than_the_node_adds() -> None:
     asked = problem((trainer("a", grow_stall_s=40.0),), nodes("n1 n2", "a"), nodes("n3"))
     assert reason(asked) == Reason(
         Why.STALL_NOT_WORTH_IT,
-        "a third node would add 600 samples, but the stall would cost 1,200 samples",
+        "a third node would add 600 samples in the next 1 min, but the stall of the change would cost "
+        "1,200 samples",
         gain=600.0,
         cost=1200.0,
     )
     assert reason(replace(asked, terms=PUBLISHED)) == Reason(
         Why.STALL_NOT_WORTH_IT,
-        "a third node would add 600 samples, but the stall would cost 800 samples",
+        "a third node would add 600 samples in the next 1 min, but the stall of the change would cost 800 samples",
         gain=600.0,
         cost=800.0,
     )
@@ -76,7 +80,7 @@ def test_a_stall_that_costs_more_than_the_node_adds() -> None:
 def test_a_start_up_longer_than_the_look_ahead() -> None:
     given = reason(problem((trainer("a", startup_s=90.0),), nodes("n1")))
     assert given.why is Why.STALL_NOT_WORTH_IT
-    assert given.text == "a first node would still be starting up when the next 60 s are over"
+    assert given.text == "a first node would take longer to start than the 1 min that a plan looks ahead"
 
 
 def test_a_node_of_another_cohort() -> None:
@@ -84,7 +88,8 @@ def test_a_node_of_another_cohort() -> None:
     given = reason(problem((trainer("a", shrink_stall_s=60.0),), held, nodes("n5", horizon_s=61.0)))
     assert given.why is Why.STALL_NOT_WORTH_IT
     assert given.text == (
-        "a fifth node would leave at another time than its other nodes, which would cost more than it gains"
+        "a fifth node would have to be given back at another time than its other nodes, and that further stall "
+        "would cost more than the node adds"
     )
 
 
@@ -93,8 +98,8 @@ def test_others_gain_more_names_who() -> None:
     assert given.why is Why.OTHERS_GAIN_MORE
     assert given.other == "c"
     assert given.text == (
-        "a first node would add 600 weighted samples in the next 60 s, "
-        "but c, which would miss it least, would lose 2,400 weighted samples"
+        "a first node would add 600 samples (times its weight) in the next 1 min, "
+        "but c, which would miss it least, would lose 2,400 samples"
     )
     assert (given.gain, given.cost) == (600.0, 2400.0)
 
@@ -103,7 +108,7 @@ def test_below_the_minimum() -> None:
     given = reason(problem((trainer("a", min_nodes=4), trainer("b")), nodes("n1 n2 n3")))
     assert given == Reason(
         Why.BELOW_MINIMUM,
-        "its minimum of 4 nodes would add 2,400 samples in the next 60 s, but only 0 are free",
+        "it needs at least 4 nodes, which would add 2,400 samples in the next 1 min, but no node is free",
         gain=2400.0,
     )
 
@@ -112,8 +117,8 @@ def test_too_few_for_the_next_size() -> None:
     given = reason(problem((trainer("a", sizes=(1, 2, 4, 8)),), nodes("n1 n2 n3 n4", "a"), nodes("n5 n6 n7")))
     assert given == Reason(
         Why.BELOW_NEXT_SIZE,
-        "the next number that it can use is 8, which would add 2,400 samples in the next 60 s, "
-        "but only 3 more are free",
+        "the next larger size that it may have is 8 nodes, which would add 2,400 samples in the next 1 min, "
+        "but only 3 more nodes are free",
         gain=2400.0,
     )
 
@@ -122,21 +127,23 @@ def test_a_size_that_others_would_have_to_give_up_for() -> None:
     one = trainer("a", min_nodes=2, max_nodes=4, sizes=(2, 4))
     asked = problem((one, trainer("b", FAST, max_nodes=2)), nodes("n1 n2 n3 n4"))
     assert reason(asked).text == (
-        "4 nodes would add 1,200 samples in the next 60 s, "
-        "but b, which would miss it least, would lose 1,200 samples"
+        "4 nodes would add 1,200 samples in the next 1 min, "
+        "but b, which would miss them least, would lose 1,200 samples"
     )
 
 
 def test_a_users_cap() -> None:
     given = reason(problem((trainer("a", user="ada"), trainer("b", user="ada")), nodes("n1 n2 n3"), ada=2))
     assert given.why is Why.USER_CAP
-    assert given.text.endswith("ada's trainers have 2 of the 2 nodes that they may have")
+    assert given.text.endswith("ada's trainers together have 2 nodes and may have at most 2")
     assert given.gain == 600.0
 
 
 def test_a_users_cap_below_its_trainers_minimum() -> None:
     given = reason(problem((trainer("a", user="ada", min_nodes=3),), nodes("n1 n2 n3"), ada=2))
-    assert given == Reason(Why.USER_CAP, "ada's trainers have 0 of the 2 nodes that they may have", gain=1800.0)
+    assert given == Reason(
+        Why.USER_CAP, "ada's trainers together have 0 nodes and may have at most 2", gain=1800.0
+    )
 
 
 def test_another_users_cap_is_no_reason() -> None:
@@ -148,8 +155,8 @@ def test_a_higher_priority() -> None:
     given = reason(problem((trainer("a", FAST), trainer("b", priority=1)), nodes("n1 n2")))
     assert given == Reason(
         Why.PRIORITY,
-        "a first node would add 1,200 samples in the next 60 s, "
-        "but every node has gone to trainers of a higher priority, such as b",
+        "a first node would add 1,200 samples in the next 1 min, "
+        "but trainers of a higher priority, such as b, have every node that it can use",
         gain=1200.0,
         cost=600.0,
         other="b",
@@ -170,7 +177,7 @@ def test_equals_in_priority_outbid_each_other() -> None:
 def test_a_guarantee_is_no_split_that_could_be_better() -> None:
     """Nobody may take the last node of a guaranteed trainer: no time would find a better plan."""
     asked = problem((trainer("a", FAST), trainer("w", guaranteed=True)), nodes("n1 n2"))
-    assert "in the time given" not in reason(asked).text
+    assert "no better split" not in reason(asked).text
 
 
 def test_nodes_of_another_type_are_no_split_that_could_be_better() -> None:
@@ -179,14 +186,14 @@ def test_nodes_of_another_type_are_no_split_that_could_be_better() -> None:
     asked = problem((on_gpu, on_cpu), nodes("n1", node_type="gpu"), nodes("n2"))
     given = reason(asked)
     assert given.why is Why.NO_IDLE_NODE
-    assert "in the time given" not in given.text
+    assert "no better split" not in given.text
 
 
 def test_the_objectives_unit_is_named() -> None:
     given = reason(problem((trainer("a"), trainer("b", weight=2)), nodes("n1"), objective=NamedObjective.SPEEDUP))
     assert given.text == (
-        "a first node would add 60 weighted s of training on one node in the next 60 s, "
-        "but b, which would miss it least, would lose 120 weighted s of training on one node"
+        "a first node would add 60 s of training on one node (times its weight) in the next 1 min, "
+        "but b, which would miss it least, would lose 120 s"
     )
 
 
@@ -194,3 +201,35 @@ def test_the_objectives_unit_is_named() -> None:
 def test_nobody_asked(policy: str) -> None:
     plan = solve(problem((trainer("a"),), nodes("n1")), policy, explained=False)  # type: ignore[arg-type]
     assert plan.allocations[0].reason == Reason(Why.UNEXPLAINED, "")
+
+
+_UNITS = r"(?:samples?|s|min|h|d|ms|points?|(?:more )?nodes?|fragments?|steps?|epochs?)\b"
+
+
+def wrong_with(text: str) -> str:
+    """What a person would not have said so; empty where nothing is wrong."""
+    if re.search(r"(?<![\d.,])1 (?:more )?\w{2,}s\b", text):
+        return "one is not many"
+    if re.search(r"\b(\w+),? \1\b", text):
+        return "a word comes twice"
+    if re.search(r"\de[+-]?\d|\.\d{4}|\binf\b|\bnan\b", text):
+        return "a number is not written for people"
+    for number in re.finditer(r"(?<![\w.,-])\d[\d,.]*(?!\w)", text):
+        rest = text[number.end() :].lstrip(" ")
+        if not re.match(_UNITS, rest) and not text[: number.start()].endswith("at most "):
+            return f"{number[0]} has no unit"
+    return ""
+
+
+def test_every_reason_reads_as_a_person_would_say_it() -> None:
+    """Reasons of all kinds, from random problems: one is not many, and numbers have units and few digits."""
+    random = Random(5)
+    said: set[str] = set()
+    kinds: set[Why] = set()
+    for number in range(400):
+        asked = random_problem(random, social=number % 2 == 0, typed=number % 3 == 0)
+        for allocation in solve(asked, "greedy").allocations:
+            said.add(allocation.reason.text)
+            kinds.add(allocation.reason.why)
+    assert kinds == set(Why) - {Why.UNEXPLAINED}
+    assert not {text: wrong for text in said if (wrong := wrong_with(text))}

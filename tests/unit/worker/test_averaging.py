@@ -32,8 +32,8 @@ def metrics_of(loop: TrainingLoop, until: int = STEPS) -> dict[int, dict[str, fl
     found = {}
     while loop.step_count < until:
         loop.step()
-        if loop.evaluation_due:
-            found[loop.step_count] = loop.evaluate()
+        if loop.evaluations.is_due:
+            found[loop.step_count] = loop.evaluations.run()
     return found
 
 
@@ -46,11 +46,11 @@ def test_an_evaluation_leaves_every_bit_of_the_state_as_it_was() -> None:
     loop.step()
     before = digest(loop)
 
-    evaluated = loop.evaluate()
+    evaluated = loop.evaluations.run()
 
     assert digest(loop) == before
     loop.step()
-    assert loop.evaluate() != evaluated
+    assert loop.evaluations.run() != evaluated
 
 
 def test_an_evaluation_that_raises_leaves_the_state_as_it_was() -> None:
@@ -66,7 +66,7 @@ def test_an_evaluation_that_raises_leaves_the_state_as_it_was() -> None:
     before = digest(loop)
 
     with pytest.raises(ValueError, match="held-out"):
-        loop.evaluate()
+        loop.evaluations.run()
 
     assert digest(loop) == before
 
@@ -77,7 +77,7 @@ def test_the_weights_themselves_are_evaluated_where_that_is_wanted() -> None:
     for _ in range(3):
         loop.step(), plain.step()
 
-    assert loop.evaluate() == plain.evaluate()
+    assert loop.evaluations.run() == plain.evaluations.run()
 
 
 def test_losses_are_those_without_an_average_bit_for_bit() -> None:
@@ -95,22 +95,22 @@ def test_a_rank_that_joins_takes_it_up() -> None:
 
     expected = expected_metrics()[STEPS]
     for loop in loops:
-        assert loop.evaluate() == pytest.approx(expected, rel=1e-12, abs=1e-12)
+        assert loop.evaluations.run() == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
 def test_a_checkpoint_brings_it_back(tmp_path: Path) -> None:
     first = averaged_loop()
     metrics = metrics_of(first, until=8)
     checkpoints = DurableCheckpoints(tmp_path, keep=1)
-    checkpoints.save(first.state_dict(), 8)
+    checkpoints.save(first.state.state_dict(), 8)
 
     second = averaged_loop()
     second.step()  # makes the places that the checkpoint is read into
-    state = second.state_dict()
+    state = second.state.state_dict()
     newest = checkpoints.newest()
     assert newest is not None
     checkpoints.load(newest, state)
-    second.load_state_dict(state)
+    second.state.load_state_dict(state)
 
     assert metrics | metrics_of(second) == expected_metrics()
 
@@ -156,7 +156,7 @@ def test_any_optimizer_goes_with_it(optimizer: Any) -> None:
         average.update_parameters(loop.task.model)
         if number == 2:
             later = TrainingLoop(build(), SPEC)
-            later.load_state_dict(loop.state_dict())
+            later.state.load_state_dict(loop.state.state_dict())
             loop = later
             average_module = average.module
             average = AveragedModel(loop.task.model, multi_avg_fn=get_ema_multi_avg_fn(DECAY))

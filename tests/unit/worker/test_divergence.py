@@ -20,7 +20,7 @@ from oakum_worker.errors import CheckpointError, DivergedError
 from oakum_worker.parallel.offload import OffloadedAdamW
 from oakum_worker.spec_options import DivergenceSpec
 from oakum_worker.state.finiteness import first_not_finite
-from oakum_worker.step.divergence import DivergenceWatch
+from oakum_worker.step.divergence import DivergenceWatch, tensors_to_be_finite
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
 from pipeline_tasks import build_deep_task
@@ -100,7 +100,7 @@ class TestAlone:
         loop = spoiled(with_loss(NAN), range(3, 99), divergence=None)
         train(loop)
         assert loop.finished
-        assert loop.finite_tensors == frozenset()
+        assert tensors_to_be_finite(loop.task.model, None) == frozenset()
 
     def test_a_gradient_is_named_and_the_finite_loss_of_its_step_told(self) -> None:
         loop = spoiled(with_gradient, [4])
@@ -169,7 +169,7 @@ class TestSkippedSteps:
         loop = TrainingLoop(task, spec)
         losses, batches = [], set()
         while not loop.finished:
-            batches.add(loop.global_batch)
+            batches.add(loop.progress.global_batch)
             losses.append(loop.step().loss)
         loop.conclude()
         assert any(not math.isfinite(value) for value in losses)
@@ -296,16 +296,16 @@ class TestCheckpoints:
     def test_of_weights_that_are_not_finite_are_not_written_and_push_none_out(self, tmp_path: Path) -> None:
         loop = build_loop()
         checkpoints = DurableCheckpoints(tmp_path, keep=1)
-        checkpoints.finite = loop.finite_tensors
+        checkpoints.finite = tensors_to_be_finite(loop.task.model, loop.loss_parts.spec.divergence)
         loop.step()
-        checkpoints.save(loop.state_dict(), loop.step_count)
+        checkpoints.save(loop.state.state_dict(), loop.step_count)
         with torch.no_grad():
             loop.task.model[0].weight[1, 1] = NAN  # type: ignore[index]
         loop.step()
         text = r"no checkpoint of step 2 is written: the weights of 0\.weight are not finite"
         with pytest.raises(CheckpointError, match=text):
-            checkpoints.save(loop.state_dict(), loop.step_count)
-        checkpoints.save_in_background(loop.state_dict(), loop.step_count)
+            checkpoints.save(loop.state.state_dict(), loop.step_count)
+        checkpoints.save_in_background(loop.state.state_dict(), loop.step_count)
         checkpoints.wait()
         assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
 

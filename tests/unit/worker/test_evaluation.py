@@ -67,12 +67,12 @@ def test_what_is_drawn_for_a_batch_does_not_depend_on_the_rank() -> None:
 
 def test_a_task_that_evaluates_together_has_the_metrics_of_a_rank_alone_on_every_rank() -> None:
     loops = [evaluated_loop() for _ in range(3)]
-    alone = evaluated_loop().evaluate()
+    alone = evaluated_loop().evaluations.run()
 
     def run(group: dist.ProcessGroup, rank: int) -> dict[str, float]:
         loops[rank].join(group, rank, 3)
-        assert loops[rank].takes_part_in_evaluations
-        return loops[rank].evaluate()
+        assert loops[rank].evaluations.include_this_rank
+        return loops[rank].evaluations.run()
 
     assert in_ranks(3, run) == [alone] * 3
 
@@ -84,9 +84,9 @@ def test_without_saying_so_rank_0_evaluates_alone_and_all() -> None:
     def run(group: dist.ProcessGroup, rank: int) -> dict[str, float] | None:
         loop = loops[rank]
         loop.join(group, rank, 2)
-        return loop.evaluate() if loop.takes_part_in_evaluations else None
+        return loop.evaluations.run() if loop.evaluations.include_this_rank else None
 
-    assert in_ranks(2, run) == [evaluated_loop().evaluate(), None]
+    assert in_ranks(2, run) == [evaluated_loop().evaluations.run(), None]
 
 
 class Stream:

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
@@ -18,9 +18,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from cells import each
+from oakum_client.cli.export import export
 from oakum_worker.checkpoint import dcp_files, manifest
 from oakum_worker.checkpoint.durable import DurableCheckpoints
-from oakum_worker.checkpoint.export import export_weights
+from oakum_worker.checkpoint.export import SUFFIXES, export_weights
 from oakum_worker.errors import CheckpointError
 
 TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.bool)
@@ -101,6 +102,11 @@ def test_no_more_than_one_tensor_is_read_at_a_time_and_progress_is_told(
     assert told[-1] == (done.num_bytes, done.num_bytes)
     assert told == sorted(told)
     assert len(told) == done.num_tensors
+
+
+def test_the_commands_help_names_every_suffix() -> None:
+    output = get_type_hints(export, include_extras=True)["output"].__metadata__[0].help
+    assert [suffix for suffix in SUFFIXES if suffix not in output] == []
 
 
 @pytest.mark.parametrize("name", ["model.bin", "model"])

@@ -219,10 +219,10 @@ def test_what_is_found_wrong_with_aborted_collectives_is_a_lost_group() -> None:
         raise TaskError("ranks gather rows of different shapes")
 
     loop = loops_of(1, void)[0]
-    loop._device = torch.device("cuda")
+    loop.ranks.device = torch.device("cuda")
     with pytest.raises(TaskError, match="different shapes"):
         loop.step()
-    loop.is_over = lambda: True
+    loop.ranks.is_over = lambda: True
     with pytest.raises(GroupError, match="ended the generation during a step"):
         loop.step()
 

@@ -15,7 +15,7 @@ from cells import each
 from chained_task import PartlyIdle, build_enclosing_task, build_idle_task
 from oakum_worker.errors import SessionError, TaskError, TrainingWarning
 from oakum_worker.parallel.data import GradientReducer
-from oakum_worker.parallel.gradient_look import GradientLook, told_of_lacking_gradients
+from oakum_worker.parallel.gradient_look import GradientLook, describe_lacking_gradients
 from oakum_worker.parallel.step_engine import StepVotes
 from oakum_worker.step.training_loop import TrainingLoop
 from training_ranks import Points, build_loop, build_model, build_spec, mean_squared_error
@@ -47,7 +47,7 @@ def test_the_first_step_alone_names_what_got_no_gradient(dtype: torch.dtype, cha
 
 def test_many_names_are_counted() -> None:
     names = [f"w{number}" for number in range(12)]
-    assert told_of_lacking_gradients(names) == f"{', '.join(names[:10])} and 2 more{LIKELY}"
+    assert describe_lacking_gradients(names) == f"{', '.join(names[:10])} and 2 more{LIKELY}"
 
 
 def test_a_step_that_trains_nothing_is_not_taken() -> None:

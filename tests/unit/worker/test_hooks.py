@@ -113,7 +113,7 @@ def test_the_state_in_the_middle_of_a_step_is_that_after_the_hook_of_the_one_bef
     compute = task.loss
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
-        with loop.held_at_boundary() as state:
+        with loop.state.held_at_boundary() as state:
             held.append((state["cursor"]["step"], state["parts"]["task.counter"]["num"]))
         return compute(model, batch)
 
@@ -134,7 +134,7 @@ def test_who_takes_up_a_state_is_told_of_its_epoch() -> None:
     second.step()
     calls.made.clear()
 
-    second.load_state_dict(first.state_dict())
+    second.state.load_state_dict(first.state.state_dict())
     second.step()
 
     assert calls.made == [("epoch", 2, 0), ("start", 2, 0), ("end", 3, 0)]
@@ -268,7 +268,7 @@ def test_a_scheduler_by_epoch_goes_on_with_a_state_and_with_other_ranks() -> Non
     loops = [TrainingLoop(by_epoch(halved), spec) for _ in range(3)]
     losses = step_together(loops[:2], 2) + step_together(loops, 4, share_from=0)
     last = TrainingLoop(by_epoch(halved), spec)
-    last.load_state_dict(loops[2].state_dict())
+    last.state.load_state_dict(loops[2].state.state_dict())
     losses += take_steps(last, 3)
     assert losses == pytest.approx(expected, rel=1e-9)
     assert last.task.optimizer.param_groups[0]["lr"] == alone.task.optimizer.param_groups[0]["lr"] == 0.00125
@@ -284,7 +284,7 @@ def test_another_spec_begins_with_as_many_steps_of_its_scheduler_as_it_would_hav
         task.scheduler_by_epoch = counts_epochs
         loops.append(TrainingLoop(task, build_spec(global_batch=20, epochs=3)))
     take_steps(loops[0], 4)
-    loops[1].adopt_state_dict(loops[0].state_dict())
+    loops[1].state.adopt(loops[0].state.state_dict())
     assert loops[1].task.optimizer.param_groups[0]["lr"] == rate
 
 

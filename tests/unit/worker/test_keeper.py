@@ -39,7 +39,7 @@ def keeper(
 ) -> ReplicatedKeeper:
     warn = ([] if warnings is None else warnings).append
     return ReplicatedKeeper(
-        loop, CheckpointSpec(hot_every_steps=1), DurableCheckpoints(folder, keep=2), memory, warn
+        loop.state, CheckpointSpec(hot_every_steps=1), DurableCheckpoints(folder, keep=2), memory, warn
     )
 
 
@@ -90,7 +90,7 @@ def test_weights_of_an_evaluation_are_never_saved(tmp_path: Path, memory: HostMe
         return {}
 
     loop.task.evaluate = evaluate
-    loop.evaluate()
+    loop.evaluations.run()
     assert answers == [False]
     assert DurableCheckpoints(tmp_path, keep=2).newest() is None
     assert kept.close_at_once(save=True)
@@ -107,7 +107,7 @@ def test_a_state_taken_in_the_middle_of_a_step_has_the_buffers_of_its_beginning_
 
     def looking(model: nn.Module, batch: Any) -> torch.Tensor:
         loss = plain(model, batch)
-        with loop.held_at_boundary() as state:
+        with loop.state.held_at_boundary() as state:
             seen.extend(state["model"][name].clone() for name in ("2.running_mean", "4.running_mean"))
         return loss
 
@@ -157,7 +157,7 @@ def test_a_new_rank_0_knows_when_the_one_before_it_has_written(tmp_path: Path, c
     """A durable checkpoint is due by the time of the last one, not by when this rank has come."""
     kept = [
         ReplicatedKeeper(
-            build_loop(), CheckpointSpec(), DurableCheckpoints(tmp_path, keep=2), None, lambda _: None
+            build_loop().state, CheckpointSpec(), DurableCheckpoints(tmp_path, keep=2), None, lambda _: None
         )
         for _ in range(2)
     ]
@@ -167,7 +167,7 @@ def test_a_new_rank_0_knows_when_the_one_before_it_has_written(tmp_path: Path, c
     assert old.durable_due()
     told = [old._gather_steps(1), new._gather_steps(1)]
     new._gather_steps = lambda _: ([steps[0] for steps, _ in told], [ages[0] for _, ages in told])  # type: ignore[method-assign]
-    new._loop.share_state = lambda source: None  # type: ignore[method-assign]
+    new._state.share = lambda source: None  # type: ignore[method-assign]
     new.begin(TOGETHER, 1)
     assert new.durable_due()
     new.after_step(durable=True)
@@ -184,7 +184,7 @@ def test_the_copy_in_memory_stays_until_the_others_have_the_state(tmp_path: Path
     def breaks(source: int) -> None:
         raise GroupError("lost")
 
-    loop.share_state = breaks  # type: ignore[method-assign]
+    loop.state.share = breaks  # type: ignore[method-assign]
     kept._gather_steps = lambda _: ([1, NO_STATE], [0.0, 0.0])  # type: ignore[method-assign]
     with pytest.raises(GroupError):
         kept.begin(TOGETHER, 0)
@@ -218,7 +218,7 @@ def test_a_trainer_of_the_same_spec_that_begins_from_another_goes_on_bit_for_bit
     old = build_loop(**options)
     for _ in range(5):
         old.step()
-    DurableCheckpoints(tmp_path / "old", keep=2).save(old.state_dict(), old.step_count)
+    DurableCheckpoints(tmp_path / "old", keep=2).save(old.state.state_dict(), old.step_count)
     new, kept = begun_from(tmp_path / "old", tmp_path, memory, build_loop(seed=9, **options))
     assert digest(new) == digest(old)
     assert [new.step().loss for _ in range(3)] == [old.step().loss for _ in range(3)]
@@ -242,7 +242,7 @@ def test_a_trainer_that_begins_from_another_has_its_own_learning_rate_at_that_st
     old = with_rate(0.1)
     for _ in range(3):
         old.step()
-    DurableCheckpoints(tmp_path / "old", keep=2).save(old.state_dict(), old.step_count)
+    DurableCheckpoints(tmp_path / "old", keep=2).save(old.state.state_dict(), old.step_count)
     new, _ = begun_from(tmp_path / "old", tmp_path, memory, with_rate(0.01))
     (group,) = new.task.optimizer.param_groups
     assert (group["lr"], group["weight_decay"]) == (0.01 * 0.5**3, 0.01)
@@ -255,7 +255,7 @@ def test_a_state_that_does_not_fit_or_is_spoilt_is_no_beginning(tmp_path: Path, 
     old = build_loop()
     for _ in range(8):  # one batch is left of the epoch and seven of the next
         old.step()
-    saved = DurableCheckpoints(tmp_path / "old", keep=2).save(old.state_dict(), old.step_count)
+    saved = DurableCheckpoints(tmp_path / "old", keep=2).save(old.state.state_dict(), old.step_count)
     for loop, said in (
         (build_loop(nn.Linear(8, 8)), "the state does not fit the task"),
         (build_loop(epochs=1), "the state has finished 1 epochs, and the spec has 1: give more epochs"),

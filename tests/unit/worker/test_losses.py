@@ -59,7 +59,9 @@ def test_gradients_are_those_of_one_process_before_the_optimizer_sees_them() -> 
     alone.step()
     expected = [parameter.grad for parameter in alone.task.model.parameters()]
     model = build_token_task().model
-    loss = token_mean(model, alone.task.read(alone._sampler.indices(type(alone._cursor)(), range(8))))
+    loss = token_mean(
+        model, alone.task.read(alone.loss_parts.sampler.indices(type(alone.state.cursor)(), range(8)))
+    )
     loss.backward()
     loops = build_loops(3)
     step_together(loops, 1)

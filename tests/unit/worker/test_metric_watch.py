@@ -29,18 +29,18 @@ ALONE = Generation(number=1, members=(Member(fragment="f", node="n", ranks=(Endp
 
 
 def evaluate(loop: TrainingLoop) -> bool:
-    return loop.record_evaluation(loop.evaluate() if loop.takes_part_in_evaluations else {})
+    return loop.evaluations.record(loop.evaluations.run() if loop.evaluations.include_this_rank else {})
 
 
 def train(loop: TrainingLoop, num_steps: int = 10**6) -> list[float]:
     """What a rank does within a generation, for this number of steps or to the end."""
-    loop.agree_on_evaluations()
-    if loop.owes_evaluation:
+    loop.evaluations.agree()
+    if loop.evaluations.is_owed:
         evaluate(loop)
     losses = []
     while not loop.finished and len(losses) < num_steps:
         losses.append(loop.step().loss)
-        if loop.evaluation_due:
+        if loop.evaluations.is_due:
             evaluate(loop)
     return losses
 
@@ -50,7 +50,7 @@ def train_together(loops: list[TrainingLoop], num_steps: int = 10**6) -> list[fl
 
     def run(group: dist.ProcessGroup, rank: int) -> list[float]:
         loops[rank].join(group, rank, len(loops))
-        loops[rank].share_state(0)
+        loops[rank].state.share(0)
         return train(loops[rank], num_steps)
 
     return in_ranks(len(loops), run)[0]
@@ -60,10 +60,13 @@ def test_training_ends_when_as_many_evaluations_as_the_patience_were_not_better(
     loop = evaluated_loop()
     _, errors = train_alone(loop)
     best = min(errors, key=errors.__getitem__)
-    assert loop.best == BestEvaluation(metric="error", value=errors[best], step=best)
+    assert loop.evaluations.best == BestEvaluation(metric="error", value=errors[best], step=best)
     assert loop.step_count == best + 3 * 2 == max(errors)
-    assert loop.epoch < 12
-    assert loop.ended_early == f"error has not fallen in 3 evaluations, since {errors[best]:.6g} after step {best}"
+    assert loop.progress.epoch < 12
+    assert (
+        loop.evaluations.ended_early
+        == f"error has not fallen in 3 evaluations, since {errors[best]:.6g} after step {best}"
+    )
 
 
 def test_the_same_step_is_the_last_one_through_growth_shrinking_and_a_lost_evaluation() -> None:
@@ -77,10 +80,10 @@ def test_the_same_step_is_the_last_one_through_growth_shrinking_and_a_lost_evalu
     assert losses == pytest.approx(expected, rel=1e-9)
     for loop in (loops[0], loops[2]):
         assert (loop.step_count, loop.finished) == (alone.step_count, True)
-        assert loop.best is not None
-        assert alone.best is not None
-        assert loop.best.step == alone.best.step
-        assert loop.best.value == pytest.approx(alone.best.value, rel=1e-9)
+        assert loop.evaluations.best is not None
+        assert alone.evaluations.best is not None
+        assert loop.evaluations.best.step == alone.evaluations.best.step
+        assert loop.evaluations.best.value == pytest.approx(alone.evaluations.best.value, rel=1e-9)
 
 
 @each("who_recorded", [(0,), (1,), ()])
@@ -95,16 +98,16 @@ def test_an_evaluation_that_some_ranks_have_not_recorded_counts_once(who_recorde
         loop = loops[rank]
         loop.join(group, rank, 2)
         result = loop.step()
-        assert loop.evaluation_due
+        assert loop.evaluations.is_due
         if rank not in who_recorded:
-            loop._metric = copy.copy(loop._metric)  # what it hears is lost on it
-        loop.record_evaluation(loop.evaluate())
+            loop.evaluations._metric = copy.copy(loop.evaluations._metric)  # what it hears is lost on it
+        loop.evaluations.record(loop.evaluations.run())
         return result.loss
 
-    watches = [loop._metric for loop in loops]
+    watches = [loop.evaluations._metric for loop in loops]
     losses.append(in_ranks(2, until_it_breaks)[0])
     for loop, watch in zip(loops, watches, strict=True):
-        loop._metric = watch
+        loop.evaluations._metric = watch
 
     def go_on(group: dist.ProcessGroup, rank: int) -> list[float]:
         loops[rank].join(group, rank, 2)
@@ -113,25 +116,27 @@ def test_an_evaluation_that_some_ranks_have_not_recorded_counts_once(who_recorde
     losses += in_ranks(2, go_on)[0]
     assert losses == pytest.approx(expected, rel=1e-9)
     assert [loop.step_count for loop in loops] == [alone.step_count] * 2
-    assert [loop.ended_early.split(",")[0] for loop in loops] == [alone.ended_early.split(",")[0]] * 2
+    assert [loop.evaluations.ended_early.split(",")[0] for loop in loops] == [
+        alone.evaluations.ended_early.split(",")[0]
+    ] * 2
 
 
 def test_a_rank_lost_in_an_evaluation_breaks_the_generation_and_the_evaluation_is_owed() -> None:
     loop = evaluated_loop()
     train(loop, 1)
     loop.step()
-    metrics = loop.evaluate()
+    metrics = loop.evaluations.run()
 
     def lose(_: Any) -> Any:
         raise GroupError("a rank was lost")
 
-    loop._told_by_all = lose  # type: ignore[method-assign]
+    loop.ranks.gather = lose  # type: ignore[method-assign]
     with pytest.raises(GroupError):
-        loop.record_evaluation(metrics)
-    assert loop.owes_evaluation
-    del loop._told_by_all
+        loop.evaluations.record(metrics)
+    assert loop.evaluations.is_owed
+    del loop.ranks.gather
     train(loop, 0)
-    assert not loop.owes_evaluation
+    assert not loop.evaluations.is_owed
 
 
 def test_what_was_recorded_is_part_of_the_state() -> None:
@@ -139,8 +144,8 @@ def test_what_was_recorded_is_part_of_the_state() -> None:
     expected, _ = train_alone(alone)
     losses = train(before, alone.step_count - 2)
     after = evaluated_loop()
-    after.load_state_dict(copy.deepcopy(before.state_dict()))
-    assert after.best == before.best
+    after.state.load_state_dict(copy.deepcopy(before.state.state_dict()))
+    assert after.evaluations.best == before.evaluations.best
     losses += train(after)
     assert losses == pytest.approx(expected, rel=1e-12)
     assert after.step_count == alone.step_count
@@ -152,10 +157,10 @@ class OnDisk:
     def __init__(self, folder: Path, **changes: Any) -> None:
         self.loop, self.folder = evaluated_loop(**changes), folder
         self.checkpoints = DurableCheckpoints(folder, keep=2)
-        self.keeper = ReplicatedKeeper(self.loop, CheckpointSpec(), self.checkpoints, None, lambda _: None)
+        self.keeper = ReplicatedKeeper(self.loop.state, CheckpointSpec(), self.checkpoints, None, lambda _: None)
         self.source = self.keeper.begin(ALONE, 0)
-        self.loop.agree_on_evaluations()
-        if self.loop.owes_evaluation:
+        self.loop.evaluations.agree()
+        if self.loop.evaluations.is_owed:
             self._evaluate()
 
     def train(self, num_steps: int = 10**6) -> None:
@@ -163,15 +168,15 @@ class OnDisk:
         while not self.loop.finished and num_steps:
             self.loop.step()
             self.keeper.after_step(durable=True)
-            if self.loop.evaluation_due:
+            if self.loop.evaluations.is_due:
                 self._evaluate()
             self.checkpoints.wait()
             num_steps -= 1
 
     def _evaluate(self) -> None:
         if evaluate(self.loop):
-            assert self.loop.best is not None
-            self.keeper.keep_best(self.loop.best)
+            assert self.loop.evaluations.best is not None
+            self.keeper.keep_best(self.loop.evaluations.best)
 
     @property
     def steps(self) -> set[str]:
@@ -182,7 +187,7 @@ def test_the_best_checkpoint_stays_beside_the_newest_ones(tmp_path: Path) -> Non
     trainer = OnDisk(tmp_path)
     trainer.train()
     trainer.keeper.finish()
-    best, last = trainer.loop.best, trainer.loop.step_count
+    best, last = trainer.loop.evaluations.best, trainer.loop.step_count
     assert best is not None
     assert best.step < last - 2
     assert trainer.steps == {"best.json", *(f"step-{step}" for step in (best.step, last - 1, last))}
@@ -192,15 +197,18 @@ def test_the_best_checkpoint_stays_beside_the_newest_ones(tmp_path: Path) -> Non
 def test_a_process_that_finds_checkpoints_keeps_the_best_one_of_the_process_before(tmp_path: Path) -> None:
     alone = evaluated_loop()
     train_alone(alone)
-    assert alone.best is not None
+    assert alone.evaluations.best is not None
     before = OnDisk(tmp_path)
-    before.train(alone.best.step + 1)
+    before.train(alone.evaluations.best.step + 1)
     after = OnDisk(tmp_path)
-    assert (after.source, after.loop.best) == ("checkpoint", alone.best)
+    assert (after.source, after.loop.evaluations.best) == ("checkpoint", alone.evaluations.best)
     after.train()
     last = alone.step_count
     assert after.loop.step_count == last
-    assert after.steps == {"best.json", *(f"step-{step}" for step in (alone.best.step, last - 1, last))}
+    assert after.steps == {
+        "best.json",
+        *(f"step-{step}" for step in (alone.evaluations.best.step, last - 1, last)),
+    }
 
 
 def test_a_checkpoint_from_before_its_steps_evaluation_evaluates_when_it_is_loaded(tmp_path: Path) -> None:
@@ -208,12 +216,12 @@ def test_a_checkpoint_from_before_its_steps_evaluation_evaluates_when_it_is_load
     before.loop.step()
     before.loop.step()
     before.keeper.close(save=True)
-    assert before.loop.owes_evaluation
+    assert before.loop.evaluations.is_owed
     after = OnDisk(tmp_path)
-    assert after.loop.best is not None
-    assert after.loop.best.step == 2
+    assert after.loop.evaluations.best is not None
+    assert after.loop.evaluations.best.step == 2
     after.checkpoints.wait()
-    assert read_best(tmp_path) == after.loop.best
+    assert read_best(tmp_path) == after.loop.evaluations.best
 
 
 def test_a_better_checkpoint_takes_the_place_of_the_best_one(tmp_path: Path) -> None:
@@ -230,7 +238,7 @@ def test_a_trainer_that_begins_from_another_ones_state_has_no_best_yet(tmp_path:
     before.train(6)
     adopt(tmp_path / "before", tmp_path / "after", "somebody")
     after = OnDisk(tmp_path / "after", evaluate={**EVALUATE, "every_steps": 100})
-    assert (after.source, after.loop.step_count, after.loop.best) == ("checkpoint", 6, None)
+    assert (after.source, after.loop.step_count, after.loop.evaluations.best) == ("checkpoint", 6, None)
     assert read_best(tmp_path / "after") is None
 
 
@@ -275,7 +283,7 @@ def test_what_is_no_metric_is_told(returned: Any, told: str) -> None:
     loop = TrainingLoop(evaluated_task(evaluate=lambda _: returned), build_spec(evaluate=EVALUATE))
     loop.step()
     with pytest.raises(TaskError, match=told):
-        loop.evaluate()
+        loop.evaluations.run()
 
 
 def test_a_spec_that_evaluates_needs_a_task_that_does() -> None:
@@ -297,7 +305,7 @@ def test_evaluations_come_when_the_spec_says(evaluate: dict[str, Any] | None, du
     found = []
     while not loop.finished:
         loop.step()
-        found += [loop.step_count] if loop.evaluation_due else []
+        found += [loop.step_count] if loop.evaluations.is_due else []
     assert found == due
 
 

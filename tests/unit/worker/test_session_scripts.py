@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from cells import each
 from oakum_worker.errors import SessionError, TaskError
-from oakum_worker.parallel.gradient_look import told_of_lacking_gradients
+from oakum_worker.parallel.gradient_look import describe_lacking_gradients
 from oakum_worker.session.hosts import Asked, RankHost
 from oakum_worker.session.scripts import run_script
 from oakum_worker.spec import TrainerSpec, explain
@@ -85,7 +85,7 @@ def test_a_try_of_a_script_remarks_what_got_no_gradient(tmp_path: Path) -> None:
     script = (tmp_path / "train.py").read_text(encoding="utf-8")
     (tmp_path / "train.py").write_text(script.replace("(model(x)", "(x @ model.weight.T"), encoding="utf-8")
     assert try_out(spec(tmp_path), events.append)
-    assert events[-1]["facts"]["remarks"][0] == told_of_lacking_gradients(["bias"])
+    assert events[-1]["facts"]["remarks"][0] == describe_lacking_gradients(["bias"])
 
 
 def test_a_script_without_a_session_or_a_file_is_refused(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def build(folder: Path, **fields: Any) -> tuple[TrainingLoop, SplitStateKeeper, 
     checkpoints = DurableCheckpoints(folder, keep=2)
     return (
         loop,
-        SplitStateKeeper(loop, state, engine, spec, checkpoints, around),
+        SplitStateKeeper(loop.state, state, engine, spec, checkpoints, around),
         around,
     )
 
@@ -83,7 +83,7 @@ def test_a_rank_that_evaluates_other_weights_than_its_own_saves_at_the_boundary(
         return {}
 
     loop.task.evaluate = evaluate
-    loop.evaluate()
+    loop.evaluations.run()
 
     assert closed == [False]
     assert list(tmp_path.iterdir()) == []

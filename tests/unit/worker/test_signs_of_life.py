@@ -164,12 +164,12 @@ def test_a_rank_that_waits_on_when_its_generation_is_over_says_that_it_hangs(
 ) -> None:
     """It waits in code of torch's, which does not ask whether a message can still arrive."""
     monkeypatch.setattr("oakum_worker.rank.threads._LEAVE_S", 0.0)
-    news, loop, group, reporter = (Mock() for _ in range(4))
-    loop.computing_since_s = None
+    news, task_clock, group, reporter = (Mock() for _ in range(4))
+    task_clock.computing_since_s = None
     told: SimpleQueue[str] = SimpleQueue()
     news.send.side_effect = lambda hangs=False, warning="", **_: told.put(warning) if hangs else None
     wait = as_if_of_torch("def wait(told, timeout):\n    return told.get(timeout=timeout)")["wait"]
-    pulse = (news, loop, group, reporter, 3600.0)
+    pulse = (news, task_clock, group, reporter, 3600.0)
     threading.Thread(target=give_signs_of_life, args=pulse, daemon=True).start()
     assert wait(told, DEADLINE_S) == "it still waited for lost ranks after 0 s"
 

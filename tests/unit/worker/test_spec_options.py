@@ -44,6 +44,19 @@ def test_the_bounds_follow_from_the_sizes(changes: dict[str, Any], allowed: tupl
     ("changes", "expected"),
     [
         (
+            {"description": "a try"},
+            "unknown field 'description': did you mean `notes`?",
+        ),
+        (
+            {"tags": ["a", "Sweep 3"]},
+            "tags.1: 'Sweep 3' is not a valid tag: use 1 to 40 lower-case letters, digits and hyphens, beginning "
+            "and ending with a letter or digit",
+        ),
+        (
+            {"notes": "a\u2066b"},
+            "notes: U+2066 at character 1 cannot be seen, or turns others round: leave it out",
+        ),
+        (
             {"batch_schedule": [[1, 128]], "adaptive_batch": {"largest": 128}},
             "spec: batch_schedule and adaptive_batch are both given: leave out one of them",
         ),

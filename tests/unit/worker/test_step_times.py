@@ -120,7 +120,7 @@ def test_a_first_step_that_waits_for_its_data_is_told_of_before_it_ends(monkeypa
     reporter = ProgressReporter(news, loop, DurableCheckpoints(Path("/nowhere"), keep=1))
     reporter.enter(Generation(number=1, members=()), 0)
     training = threading.Thread(target=loop.step)
-    pulse = (news, loop, GenerationGroup("127.0.0.1"), reporter, 3600.0)
+    pulse = (news, loop.clock, GenerationGroup("127.0.0.1"), reporter, 3600.0)
     threading.Thread(target=give_signs_of_life, args=pulse, daemon=True).start()
     training.start()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -26,8 +27,8 @@ POINTS = Points()
 GRIDS = [TorusShape(2, 2), TorusShape(2, 3), TorusShape(3, 2)]
 
 
-def subgroups_of(store: dist.Store, rank: int) -> StoreSubgroups:
-    return StoreSubgroups(store, rank, timedelta(seconds=60))
+def subgroups_of(store: dist.Store, rank: int, nodes: Sequence[int] = ()) -> StoreSubgroups:
+    return StoreSubgroups(store, rank, timedelta(seconds=60), node_sizes=nodes)
 
 
 def sum_over(shape: TorusShape, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -45,26 +46,29 @@ def sum_over(shape: TorusShape, tensors: list[torch.Tensor]) -> list[torch.Tenso
 
 
 @each(
-    ("num_ranks", "ranks_per_node", "expected"),
+    ("nodes", "expected"),
     [
-        (8, 4, TorusShape(4, 2)),
-        (8, 2, TorusShape(2, 4)),
-        (12, 8, TorusShape(3, 4)),  # 8 does not divide 12, and 3 is nearer to its root than 4
-        (6, 1, TorusShape(2, 3)),
-        (16, 1, TorusShape(4, 4)),
-        (3456, 4, TorusShape(4, 864)),
+        ([4, 4], TorusShape(4, 2)),
+        ([2] * 4, TorusShape(2, 4)),
+        ([8, 4], TorusShape(4, 3)),  # two rows on the first node
+        ([1, 3, 2, 6], TorusShape(3, 4)),  # no row of several ranks fits into each node
+        ([1] * 6, TorusShape(2, 3)),
+        ([1] * 16, TorusShape(4, 4)),
+        ([4] * 864, TorusShape(4, 864)),
     ],
 )
-def test_a_row_is_a_node_or_the_grid_is_about_square(
-    num_ranks: int, ranks_per_node: int, expected: TorusShape
-) -> None:
-    assert grid(num_ranks, ranks_per_node) == expected
+def test_a_row_lies_within_a_node_or_the_grid_is_about_square(nodes: list[int], expected: TorusShape) -> None:
+    assert grid(sum(nodes), nodes) == expected
     assert not expected.is_plain
 
 
-@each(("num_ranks", "ranks_per_node"), [(1, 1), (2, 1), (7, 1), (13, 4), (8, 8), (3, 3)])
-def test_ranks_that_make_no_grid_are_one_line(num_ranks: int, ranks_per_node: int) -> None:
-    assert grid(num_ranks, ranks_per_node).is_plain
+@each("nodes", [[1], [1, 1], [1] * 7, [4, 4, 4, 1], [8], [3]])
+def test_ranks_that_make_no_grid_are_one_line(nodes: list[int]) -> None:
+    assert grid(sum(nodes), nodes).is_plain
+
+
+def test_ranks_of_which_no_node_is_known_make_a_grid_about_square() -> None:
+    assert grid(12) == TorusShape(3, 4)
 
 
 def test_every_rank_is_in_one_row_and_one_column() -> None:
@@ -122,6 +126,8 @@ class Recording(dist.Work):
 
 class Grouped:
     """Gives out groups that were made before."""
+
+    node_sizes = ()
 
     def __init__(self, row: Any, column: Any) -> None:
         self._groups = {"torus-row-0": row, "torus-column-0": column}
@@ -212,10 +218,11 @@ def test_the_hook_of_torchs_own_data_parallelism_gives_what_the_default_gives(sh
 
 
 @each("bucket_bytes", [1, 200, 1 << 20], ids=["many buckets", "some buckets", "one bucket"])
-@each(("num_ranks", "ranks_per_node"), [(4, 1), (6, 3)])
+@each("nodes", [[1] * 4, [3, 3], [4, 2]])
 def test_the_gradient_is_that_of_the_whole_batch_with_the_same_bits_on_all_ranks(
-    num_ranks: int, ranks_per_node: int, bucket_bytes: int
+    nodes: list[int], bucket_bytes: int
 ) -> None:
+    num_ranks = sum(nodes)
     original = build_model()
     whole = copy.deepcopy(original)
     expected_loss = mean_squared_error(whole, POINTS[:11])
@@ -226,8 +233,8 @@ def test_the_gradient_is_that_of_the_whole_batch_with_the_same_bits_on_all_ranks
     def run(group: dist.ProcessGroup, rank: int) -> tuple[float, list[torch.Tensor]]:
         model = copy.deepcopy(original)
         caps = {"first_bucket_bytes": bucket_bytes, "bucket_bytes": bucket_bytes}
-        reducer = GradientReducer(model, all_reduce="torus", ranks_per_node=ranks_per_node, **caps)
-        reducer.join(group, num_ranks, subgroups=subgroups_of(store, rank))
+        reducer = GradientReducer(model, all_reduce="torus", **caps)
+        reducer.join(group, num_ranks, subgroups=subgroups_of(store, rank, nodes))
         for _ in range(2):  # nothing of the step before may be left in the second
             reducer.begin(bounds[rank + 1] - bounds[rank], 11)
             for index in range(bounds[rank], bounds[rank + 1]):

@@ -58,13 +58,18 @@ def test_steps_tell_where_training_stands() -> None:
     expected = [(1, 0, 20), (2, 0, 20), (3, 0, 13), (4, 1, 20), (5, 1, 20), (6, 1, 13)]
     assert [(result.step, result.epoch, result.samples) for result in results] == expected
     assert {result.signal for result in results} == {5}
-    assert (loop.step_count, loop.total_steps, loop.epoch, loop.samples) == (6, 6, 2, 2 * NUM_SAMPLES)
+    assert (loop.step_count, loop.progress.total_steps, loop.progress.epoch, loop.progress.samples) == (
+        6,
+        6,
+        2,
+        2 * NUM_SAMPLES,
+    )
 
 
 def test_a_batch_larger_than_the_data_set_is_the_whole_of_it() -> None:
     loop = build_loop(global_batch=500)
     assert loop.step() == StepResult(step=1, epoch=0, loss=pytest.approx(1.4, rel=1), samples=53, signal=0)
-    assert loop.epoch == 1
+    assert loop.progress.epoch == 1
 
 
 def test_micro_batches_give_the_same_step_as_the_whole_batch() -> None:
@@ -86,7 +91,7 @@ def test_a_run_that_goes_on_in_another_process_gives_the_same_bits() -> None:
     uninterrupted, before, after = (build_loop(nn.Dropout(0.5), nn.BatchNorm1d(8)) for _ in range(3))
     train(uninterrupted, 11)
     train(before, 4)
-    after.load_state_dict(copy.deepcopy(before.state_dict()))
+    after.state.load_state_dict(copy.deepcopy(before.state.state_dict()))
     train(after, 7)
     assert digest(after) == digest(uninterrupted)
 
@@ -95,21 +100,21 @@ def test_a_loaded_state_is_not_shared_with_its_giver() -> None:
     giver, taker = build_loop(), build_loop(seed=1)
     train(giver, 2)
     kept = digest(giver)
-    taker.load_state_dict(giver.state_dict())
+    taker.state.load_state_dict(giver.state.state_dict())
     train(taker, 2)
     assert digest(giver) == kept
 
 
 def test_capturing_a_fresh_trainers_state_does_not_change_it() -> None:
     looked_at, left_alone = build_loop(), build_loop()
-    looked_at.state_dict()
-    assert looked_at.state_dict()["optimizer"]["state"] == {}
+    looked_at.state.state_dict()
+    assert looked_at.state.state_dict()["optimizer"]["state"] == {}
     assert train(looked_at, 3) == train(left_alone, 3)
 
 
 def test_the_state_of_another_model_is_refused() -> None:
     with pytest.raises(CheckpointError, match="does not fit the task"):
-        build_loop(nn.Linear(8, 8)).load_state_dict(build_loop().state_dict())
+        build_loop(nn.Linear(8, 8)).state.load_state_dict(build_loop().state.state_dict())
 
 
 def test_a_state_that_cannot_be_carried_is_refused_before_training() -> None:
@@ -134,7 +139,7 @@ def test_evaluation_comes_after_its_epochs_and_after_the_last() -> None:
     task = build_task()
     task.evaluate, task.evaluate_every_epochs = lambda model: {"one": 1}, 2
     loop = TrainingLoop(task, build_spec(global_batch=53, epochs=5))
-    due = [(loop.step(), loop.evaluation_due)[1] for _ in range(5)]
+    due = [(loop.step(), loop.evaluations.is_due)[1] for _ in range(5)]
     assert due == [False, True, False, True, True]
 
 
@@ -143,7 +148,7 @@ def test_evaluation_runs_in_eval_mode_without_gradients_and_leaves_modes_as_they
     loop = build_loop(nn.Dropout(0.5))
     frozen = loop.task.model[2].eval()
     loop.task.evaluate = lambda model: seen.append((model.training, torch.is_grad_enabled())) or {"seen": 1}
-    assert loop.evaluate() == {"seen": 1.0}
+    assert loop.evaluations.run() == {"seen": 1.0}
     assert seen == [(False, False)]
     assert loop.task.model.training
     assert not frozen.training
@@ -153,19 +158,19 @@ def test_metrics_that_are_no_numbers_are_refused() -> None:
     loop = build_loop()
     loop.task.evaluate = lambda model: {"accuracy": "high"}
     with pytest.raises(TaskError, match="evaluate returned"):
-        loop.evaluate()
+        loop.evaluations.run()
 
 
 def test_a_newcomer_gets_every_bit_of_a_survivors_state() -> None:
     survivor, newcomer = build_loop(nn.BatchNorm1d(8)), build_loop(nn.BatchNorm1d(8), seed=9)
     train(survivor, 5)
     kept = digest(survivor)
-    assert newcomer.state_dict()["optimizer"]["state"] == {}
+    assert newcomer.state.state_dict()["optimizer"]["state"] == {}
 
     def share(group: dist.ProcessGroup, rank: int) -> None:
         loop = [newcomer, survivor][rank]
         loop.join(group, rank, 2)
-        loop.share_state(source=1)
+        loop.state.share(source=1)
 
     in_ranks(2, share)
     assert digest(newcomer) == kept
@@ -263,14 +268,14 @@ def test_the_last_finished_step_can_be_taken_in_the_middle_of_the_next() -> None
 
     def looking_loss(model: nn.Module, batch: Any) -> torch.Tensor:
         loss = plain_loss(model, batch)
-        with loop.held_at_boundary() as state:
+        with loop.state.held_at_boundary() as state:
             held.append(digest_of(state))
         return loss
 
     loop.task.loss = looking_loss
     train(loop, 1)
     assert held == [expected]
-    with loop.held_at_boundary() as state:
+    with loop.state.held_at_boundary() as state:
         assert digest_of(state) == digest(loop) != expected
 
 
@@ -335,7 +340,7 @@ def test_what_the_loss_changes_is_as_it_was_when_a_step_is_looked_at(
     held = []
 
     def look() -> None:
-        with loop.held_at_boundary() as state:
+        with loop.state.held_at_boundary() as state:
             held.append(digest_of(state))
 
     loop = changing_loop(decay, look, width=4)
@@ -374,7 +379,7 @@ def test_a_frozen_backbone_is_copied_only_once_it_is_seen_to_change(decay: Calla
 
     def look() -> None:
         try:
-            with loop.held_at_boundary() as state:
+            with loop.state.held_at_boundary() as state:
                 held.append(digest_of(state))
         except TaskError as error:
             held.append(str(error))
@@ -384,7 +389,7 @@ def test_a_frozen_backbone_is_copied_only_once_it_is_seen_to_change(decay: Calla
     for _ in decays:
         expected += [digest(loop)] * 2
         train(loop, 1)
-        assert set(loop._noted.model()) == ({"other.weight"} if loop.step_count > 1 else set())
+        assert set(loop.state._recorded.model()) == ({"other.weight"} if loop.step_count > 1 else set())
     expected[2:4] = ["other.weight, which is not trained, changes in this step for the first time"] * 2
     assert held == expected
 
@@ -395,14 +400,14 @@ def test_when_a_step_began_is_seen_while_it_lasts() -> None:
     plain_loss = loop.task.loss
 
     def looking_loss(model: nn.Module, batch: Any) -> torch.Tensor:
-        seen.append(loop.computing_since_s)
+        seen.append(loop.clock.computing_since_s)
         return plain_loss(model, batch)
 
     loop.task.loss = looking_loss
     before_s = time.monotonic()
     train(loop, 1)
     assert before_s <= seen[0] <= time.monotonic()
-    assert loop.computing_since_s is None
+    assert loop.clock.computing_since_s is None
 
 
 def test_dropout_and_augmentation_do_not_depend_on_what_is_computed_at_once() -> None:
@@ -419,7 +424,7 @@ def test_labels_are_smoothed_in_training_alone() -> None:
     explicit = build_classification(smoothing=0.2)
     assert train(smoothed, 3) == pytest.approx(train(explicit, 3), rel=1e-12)
     assert train(plain, 1) != pytest.approx(train(build_classification(label_smoothing=0.2), 1), rel=1e-3)
-    assert smoothed.evaluate() == pytest.approx(explicit.evaluate(), rel=1e-12)
+    assert smoothed.evaluations.run() == pytest.approx(explicit.evaluations.run(), rel=1e-12)
 
 
 def build_classification(smoothing: float = 0.0, **changes: Any) -> TrainingLoop:
@@ -441,7 +446,7 @@ def test_the_tasks_own_state_travels_with_the_trainers() -> None:
     uninterrupted, before, after = averaged(), averaged(), averaged()
     train(uninterrupted, 5)
     train(before, 2)
-    after.load_state_dict(copy.deepcopy(before.state_dict()))
+    after.state.load_state_dict(copy.deepcopy(before.state.state_dict()))
     train(after, 3)
     assert digest(after) == digest(uninterrupted)
 
@@ -475,8 +480,8 @@ def test_a_schedule_of_batches_is_kept_to_across_a_resume() -> None:
     first, second = build_loop(**schedule), build_loop(**schedule)
     for _ in range(8):
         first.step()
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    second.state.load_state_dict(copy.deepcopy(first.state.state_dict()))
     while not second.finished:
         second.step()
     assert digest(second) == digest(whole)
-    assert whole.total_steps == whole.step_count == len(sizes)
+    assert whole.progress.total_steps == whole.step_count == len(sizes)

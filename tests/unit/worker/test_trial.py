@@ -218,7 +218,7 @@ def test_a_mistake_is_told_with_what_to_do(
 
 def test_the_state_to_begin_from_is_taken_up_and_has_to_fit(folder: Path, tmp_path: Path) -> None:
     spec = spec_of(folder, "good", arguments={"width": 16})
-    state = TrainingLoop(load_task(spec), spec).state_dict()
+    state = TrainingLoop(load_task(spec), spec).state.state_dict()
     DurableCheckpoints(tmp_path, keep=1).save(state, 0)
     events: list[dict[str, Any]] = []
     assert try_out(spec, events.append, tmp_path)

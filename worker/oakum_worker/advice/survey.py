@@ -23,6 +23,7 @@ from oakum_worker.profiling.grid_profile import GridsProfile, profile_grids
 from oakum_worker.profiling.layout_profile import profile_layouts
 from oakum_worker.profiling.micro_batch import largest_that_fits
 from oakum_worker.profiling.micro_batch_probe import Footprint, Probe
+from oakum_worker.profiling.refusal import refuse_without_gradients
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Task, load_task
 from oakum_worker.task_checks import describe
@@ -108,7 +109,9 @@ class Surveyor:
         self._compiles = compiles
 
     def survey(self) -> Survey:
-        """Measure everything. Raises `TaskError` where the task's code fails. Returns the measurements."""
+        """Measure everything. Raises `TaskError` where the task's code fails, and `SpecError` where the spec
+        trains without gradients. Returns the measurements."""
+        refuse_without_gradients(self._spec)
         torch.set_num_threads(self._spec.threads_per_rank)
         task = self._step("building the task", lambda: load_task(self._spec))
         device = next(task.model.parameters()).device

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import uuid
 from pathlib import Path
 
 from oakum_worker.checkpoint import manifest
+from oakum_worker.checkpoint.folder_names import folders_by_step, unfinished
 from oakum_worker.errors import CheckpointError, CorruptCheckpointError, reason_of
-
-_FINAL = re.compile(r"step-(\d+)")
 
 
 def adopt(source: Path, target: Path, trainer_id: str, step: int | None = None) -> int:
@@ -22,7 +20,7 @@ def adopt(source: Path, target: Path, trainer_id: str, step: int | None = None) 
     without harm to the other. Raises `CheckpointError` where `source` has no such checkpoint, or where a
     checkpoint cannot be read or `target` cannot be written to; `target` is then removed.
     """
-    folders = {int(match[1]): path for path in _folders(source) if (match := _FINAL.fullmatch(path.name))}
+    folders = folders_by_step(source) if source.is_dir() else {}
     if not folders:
         raise CheckpointError(f"there is no durable checkpoint in {source}")
     if step is not None and step not in folders:
@@ -48,13 +46,9 @@ def is_adopted(folder: Path) -> bool:
         return False
 
 
-def _folders(source: Path) -> list[Path]:
-    return list(source.iterdir()) if source.is_dir() else []
-
-
 def _adopt_one(checkpoint: Path, final: Path, trainer_id: str) -> None:
     record = manifest.read(checkpoint)
-    temporary = final.with_name(f"{final.name}.tmp-{uuid.uuid4().hex}")
+    temporary = unfinished(final, uuid.uuid4().hex)
     temporary.mkdir(parents=True)
     for name in record.files:
         _share(checkpoint / name, temporary / name)

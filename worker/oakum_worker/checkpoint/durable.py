@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
-import re
 import shutil
 import threading
 import time
@@ -30,16 +28,13 @@ import torch
 
 from oakum_worker.checkpoint import manifest
 from oakum_worker.checkpoint.best import read_best, write_best
+from oakum_worker.checkpoint.document import read_document, write_document
+from oakum_worker.checkpoint.folder_names import folder_name, is_unfinished, step_of, unfinished
 from oakum_worker.checkpoint.manifest import FileRecord
 from oakum_worker.errors import CheckpointError, CorruptCheckpointError
 from oakum_worker.protocol import BestEvaluation
 from oakum_worker.state.finiteness import first_not_finite
 from oakum_worker.state.tree import assemble, dismantle, empty_tensors
-
-_FINAL = re.compile(r"step-(\d+)")
-_TEMPORARY = re.compile(r"step-\d+\.tmp-[0-9a-f]{32}")
-DOCUMENT = "state.json"
-"""The file that says how a checkpoint's tensors form the state."""
 
 # One rank writes for all, so DCP must not use the process group; its warning about that is no news.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
@@ -148,15 +143,15 @@ class DurableCheckpoints:
             raise CheckpointError(
                 f"{self._directory} cannot be read: {error.strerror}; make it readable"
             ) from error
-        checkpoints = [self.named(path.name) for path in paths if _FINAL.fullmatch(path.name)]
+        checkpoints = [self.named(path.name) for path in paths if step_of(path.name) is not None]
         return sorted(checkpoints, key=lambda checkpoint: checkpoint.step, reverse=True)
 
     def named(self, name: str) -> Checkpoint:
         """The checkpoint whose folder has the name `name`, such as `step-1200`. Whether the folder exists is not
         checked."""
-        match = _FINAL.fullmatch(name)
-        assert match is not None
-        return Checkpoint(self._directory / name, int(match[1]))
+        step = step_of(name)
+        assert step is not None
+        return Checkpoint(self._directory / name, step)
 
     def judge(self, checkpoint: Checkpoint, fault: str | None) -> None:
         """Remember the result of a verification. `fault` says what is wrong with the checkpoint, and is added to
@@ -171,7 +166,7 @@ class DurableCheckpoints:
     def temporary(self, step: int, token: str) -> Path:
         """The folder in which the checkpoint of `step` is written before its rename; `token` has 32 hexadecimal
         digits."""
-        return self._directory / f"step-{step}.tmp-{token}"
+        return unfinished(self._final(step), token)
 
     def check(self, tensors: Mapping[str, torch.Tensor], step: int) -> None:
         """Raise `CheckpointError` where a tensor whose path is in `finite` holds an infinite value or NaN; `step`
@@ -186,7 +181,7 @@ class DurableCheckpoints:
     def clear_up(self, keep: Path) -> None:
         """Remove all folders that dead writers left unfinished, except `keep`. No other process may be writing."""
         for path in self._directory.iterdir():
-            if _TEMPORARY.fullmatch(path.name) and path != keep:
+            if is_unfinished(path.name) and path != keep:
                 shutil.rmtree(path, ignore_errors=True)
 
     def publish(
@@ -216,7 +211,7 @@ class DurableCheckpoints:
 
         try:
             with being_read(checkpoint.path):
-                document = json.loads((checkpoint.path / DOCUMENT).read_text(encoding="utf-8"))
+                document = read_document(checkpoint.path)
                 tensors: dict[str, Any] = dict(empty_tensors(document))
                 dcp_files.read_tensors(checkpoint.path, tensors)
         except Exception as error:
@@ -246,7 +241,7 @@ class DurableCheckpoints:
             return self._conclude(step)
 
     def _final(self, step: int) -> Path:
-        return self._directory / f"step-{step}"
+        return self._directory / folder_name(step)
 
     @contextlib.contextmanager
     def _writing(self, temporary: Path) -> Iterator[None]:
@@ -311,7 +306,7 @@ def _write_files(folder: Path, document: Any, tensors: dict[str, torch.Tensor]) 
     from oakum_worker.checkpoint import dcp_files  # late: see there
 
     dcp_files.write_tensors(folder, tensors)
-    (folder / DOCUMENT).write_text(json.dumps(document), encoding="utf-8")
+    write_document(folder, document)
 
 
 def _is_whole(folder: Path) -> bool:
@@ -327,7 +322,7 @@ def _discard(folder: Path) -> None:
 
     Its folder is renamed first, so that a half-removed one is not taken for a checkpoint.
     """
-    doomed = folder.with_name(f"{folder.name}.tmp-{uuid.uuid4().hex}")
+    doomed = unfinished(folder, uuid.uuid4().hex)
     folder.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
 

@@ -16,7 +16,8 @@ from typing import IO, Any
 
 import torch
 
-from oakum_worker.checkpoint.durable import DOCUMENT, Checkpoint, being_read, reason
+from oakum_worker.checkpoint.document import read_document
+from oakum_worker.checkpoint.durable import Checkpoint, being_read, reason
 from oakum_worker.checkpoint.weights import find_checkpoint
 from oakum_worker.errors import CheckpointError
 from oakum_worker.weight_files import SAFETENSORS_TYPES
@@ -24,7 +25,6 @@ from oakum_worker.weight_files import SAFETENSORS_TYPES
 _TYPES = {dtype: name for name, dtype in SAFETENSORS_TYPES.items()}
 _ALIGNMENT = 8
 """The header is padded to a multiple of so many bytes, so that tensors can be mapped into memory."""
-SUFFIXES = (".safetensors", ".pt", ".pth")
 Progress = Callable[[int, int], None]
 """Takes the bytes written so far, and all bytes of the tensors."""
 
@@ -70,15 +70,12 @@ def export_weights(
         raise CheckpointError(f"{file}: expected a name that ends in {', '.join(SUFFIXES)}")
     checkpoint = find_checkpoint(folder)
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    marks = {} if is_exact else {"oakum_exact": "false"}
     try:
         with being_read(checkpoint.path):
             entries = _entries(checkpoint)
             with part.open("wb") as stream:
-                if file.suffix == ".safetensors":
-                    marks = {} if is_exact else {"oakum_exact": "false"}
-                    _write_safetensors(stream, checkpoint, entries, tell, marks)
-                else:
-                    _write_state_dict(stream, checkpoint, entries, tell)
+                _WRITERS[file.suffix](stream, checkpoint, entries, tell, marks)
             part.replace(file)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise CheckpointError(f"{checkpoint.path} cannot be exported to {file}: {reason(error)}") from error
@@ -90,7 +87,7 @@ def export_weights(
 def _entries(checkpoint: Checkpoint) -> list[_Entry]:
     """The tensors of the checkpoint's model, in the model's order. What a module keeps beside tensors
     (`get_extra_state`) is not among them."""
-    document: Mapping[str, Any] = json.loads((checkpoint.path / DOCUMENT).read_text(encoding="utf-8"))["model"]
+    document: Mapping[str, Any] = read_document(checkpoint.path)["model"]
     return [
         _Entry(name, leaf["$tensor"], tuple(leaf["shape"]), getattr(torch, leaf["dtype"]))
         for name, leaf in document.items()
@@ -136,5 +133,17 @@ def _header(entries: list[_Entry], metadata: Mapping[str, str]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _write_state_dict(stream: IO[bytes], checkpoint: Checkpoint, entries: list[_Entry], tell: Progress) -> None:
-    torch.save(dict(_tensors(checkpoint, entries, tell)), stream)
+def _write_state_dict(
+    stream: IO[bytes], checkpoint: Checkpoint, entries: list[_Entry], tell: Progress, marks: Mapping[str, str]
+) -> None:
+    torch.save(dict(_tensors(checkpoint, entries, tell)), stream)  # its readers expect tensors alone: no marks
+
+
+_Writer = Callable[[IO[bytes], Checkpoint, list[_Entry], Progress, Mapping[str, str]], None]
+_WRITERS: dict[str, _Writer] = {
+    ".safetensors": _write_safetensors,
+    ".pt": _write_state_dict,
+    ".pth": _write_state_dict,
+}
+"""A file's suffix -> what writes such a file: the checkpoint's tensors, with marks where the format takes any."""
+SUFFIXES = tuple(_WRITERS)

@@ -12,12 +12,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oakum_worker.errors import CorruptCheckpointError, fault_of
 
 FORMAT = 1
+"""The form of a checkpoint that this version writes. It reads those of all earlier versions, too."""
 _NAME = "manifest.json"
 
 
@@ -35,7 +37,7 @@ class FileRecord(_Record):
 class Manifest(_Record):
     """A checkpoint's step, its files with their checksums, and when it was written."""
 
-    format: int
+    format: Annotated[int, Field(ge=1)]
     step: int
     written_s: float
     """Unix time."""
@@ -97,7 +99,7 @@ def manifest_path(folder: Path) -> Path:
 
 def read(folder: Path) -> Manifest:
     """The manifest of a checkpoint's folder. Raises `CorruptCheckpointError` where it is missing, damaged or of
-    another format, and `OSError` where it cannot be read."""
+    a later format, and `OSError` where it cannot be read."""
     path = manifest_path(folder)
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())
@@ -105,8 +107,11 @@ def read(folder: Path) -> Manifest:
         raise CorruptCheckpointError(f"{path} is missing") from error
     except ValidationError as error:
         raise CorruptCheckpointError(f"{path} is not a manifest: {fault_of(error.errors()[0])}") from error
-    if manifest.format != FORMAT:
-        raise CorruptCheckpointError(f"{path} has format {manifest.format}; this worker reads format {FORMAT}")
+    if manifest.format > FORMAT:
+        raise CorruptCheckpointError(
+            f"{path} has format {manifest.format}; this worker reads formats up to {FORMAT}: install the version "
+            "of Oakum that wrote it"
+        )
     return manifest
 
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from oakum_worker.checkpoint.durable import DOCUMENT, Checkpoint, being_read, reason
-from oakum_worker.checkpoint.export import Exported, Progress, export_weights
+from oakum_worker.checkpoint.document import read_document
+from oakum_worker.checkpoint.durable import Checkpoint, being_read, reason
+from oakum_worker.checkpoint.export import SUFFIXES, Exported, Progress, export_weights
 from oakum_worker.checkpoint.weights import find_checkpoint
 from oakum_worker.errors import CheckpointError
 
@@ -50,13 +51,13 @@ def export_model_folder(
 
 def _files(checkpoint: Checkpoint) -> dict[str, str]:
     with being_read(checkpoint.path):
-        document = json.loads((checkpoint.path / DOCUMENT).read_text(encoding="utf-8"))
+        document = read_document(checkpoint.path)
     part = document.get("parts", {}).get(FILES_PART, {})
     files = json.loads(part[FILES]) if isinstance(part, Mapping) and FILES in part else {}
     if not files:
         raise CheckpointError(
             f"{checkpoint.path} has no configuration of Hugging Face, which oakum.hugging_face.Trainer saves: "
-            "give a file's name that ends in .safetensors, .pt or .pth"
+            f"give a file's name that ends in {', '.join(SUFFIXES)}"
         )
     # The names are a trainer's: none may lead out of the folder.
     return {Path(name).name: text for name, text in files.items()}

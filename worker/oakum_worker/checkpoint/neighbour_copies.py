@@ -37,7 +37,7 @@ class Ring:
     group: dist.ProcessGroup
     place: Place
     distance: int
-    """Ranks between a rank and its neighbour: the number of ranks on a node, so that no node holds both copies."""
+    """By how much the number of a rank's neighbour is higher; it goes on at 0 (`stations.copy_distance`)."""
 
     @property
     def keeper(self) -> int:

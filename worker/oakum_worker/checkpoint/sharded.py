@@ -25,8 +25,8 @@ from typing import Any
 import torch
 
 from oakum_worker.checkpoint import manifest
+from oakum_worker.checkpoint.document import document_path, read_document, write_document
 from oakum_worker.checkpoint.durable import (
-    DOCUMENT,
     Checkpoint,
     DurableCheckpoints,
     being_read,
@@ -36,8 +36,8 @@ from oakum_worker.checkpoint.durable import (
 from oakum_worker.checkpoint.manifest import FileRecord
 from oakum_worker.errors import CheckpointError
 from oakum_worker.parallel.holdings import Place, Rows, SplitTensor
-from oakum_worker.parallel.split_state import LocalState, tensor_leaves
-from oakum_worker.state.tree import Document
+from oakum_worker.parallel.split_state import LocalState
+from oakum_worker.state.tree import Document, tensor_leaves
 
 
 @dataclass(eq=False)
@@ -213,7 +213,7 @@ class ShardedCheckpoints:
             )
             for index in indexes:
                 index.unlink()
-            (folder / DOCUMENT).write_text(json.dumps(state.document), encoding="utf-8")
+            write_document(folder, state.document)
             self._checkpoints.publish(folder, attempt.step, records)
         except CheckpointError as error:
             self._warn(str(error))
@@ -260,10 +260,9 @@ def _look_into(checkpoint: Checkpoint, place: Place) -> tuple[StoredState | None
     if fault is not None:
         return None, fault
     try:
-        text = (checkpoint.path / DOCUMENT).read_text(encoding="utf-8")
-        return StoredState(checkpoint.path, json.loads(text)), None
+        return StoredState(checkpoint.path, read_document(checkpoint.path)), None
     except (OSError, ValueError) as error:
-        return None, f"{checkpoint.path / DOCUMENT} cannot be read: {reason(error)}"
+        return None, f"{document_path(checkpoint.path)} cannot be read: {reason(error)}"
 
 
 def _records(shares: Sequence[Mapping[str, Any]]) -> dict[str, FileRecord]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 from torch import nn
 
 from oakum_worker.checkpoint import manifest
-from oakum_worker.checkpoint.durable import DOCUMENT, Checkpoint, DurableCheckpoints, being_read, fault_of, reason
+from oakum_worker.checkpoint.document import read_document
+from oakum_worker.checkpoint.durable import Checkpoint, DurableCheckpoints, being_read, fault_of, reason
 from oakum_worker.errors import CheckpointError
 from oakum_worker.state.tree import assemble, empty_tensors
 
@@ -43,7 +43,7 @@ def read_weights(checkpoint: Checkpoint) -> dict[str, Any]:
     """
     try:
         with being_read(checkpoint.path):
-            document = json.loads((checkpoint.path / DOCUMENT).read_text(encoding="utf-8"))["model"]
+            document = read_document(checkpoint.path)["model"]
             tensors = empty_tensors(document)
             from oakum_worker.checkpoint import dcp_files  # late: see there
 

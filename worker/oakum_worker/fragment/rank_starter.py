@@ -23,6 +23,7 @@ from oakum_worker.fragment.output import FragmentOutput
 
 _log = logging.getLogger("oakum.agent")
 _RANK = "oakum_worker.rank.process"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Niceness of ranks: the scheduler's daemon, which may want the node back, and the leaving agent go first.
 _BEHIND_OTHERS = 5
 _THREADS_OF_FORKS = 1
@@ -130,26 +131,42 @@ class RankStarter:
     def _environment(self) -> dict[str, str]:
         environment = dict(os.environ)
         environment["OMP_NUM_THREADS"] = str(self._threads)
-        environment["CUDA_VISIBLE_DEVICES"] = self._device(environment.get("CUDA_VISIBLE_DEVICES", ""))
+        # Else torch's numbers may not be the scheduler's, which go by the place on the bus.
+        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        environment[VISIBLE] = own_gpu_first(environment.get(VISIBLE, ""), self.local_rank)
         # Broken rendezvous are routine here; keep torch from printing a C++ stack trace for each.
         environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         environment[VARIABLE] = str(compile_cache(environment, self._config_file.parent))
         return environment
 
-    def _device(self, visible: str) -> str:
-        """The number of this rank's GPU, out of the comma-separated list `visible`; the local rank where the list
-        is empty. Made the only visible device, it is what `cuda` means."""
-        devices = [device for device in visible.split(",") if device]
-        return devices[self.local_rank % len(devices)] if devices else str(self.local_rank)
+
+def own_gpu_first(visible: str, local_rank: int) -> str:
+    """All GPUs of a fragment as a comma-separated list that begins with this rank's own. `visible` has them, by
+    number, UUID or MIG name; where it is empty, they are all of the node's.
+
+    CUDA numbers its devices in the list's order, so `cuda` and `cuda:0` are the rank's own GPU in every thread, of
+    which users' code and libraries do not have to be told. The others are there because CUDA shares memory between
+    processes, over NVLink for instance, only on GPUs that both see. Of MIG slices CUDA takes the first alone.
+    """
+    gpus = [name for name in visible.split(",") if name] or [str(number) for number in range(_count_gpus())]
+    if not gpus:
+        return str(local_rank)  # of another maker's GPUs, which are not counted, or of none
+    own = local_rank % len(gpus)
+    return ",".join([*gpus[own:], *gpus[:own]])
+
+
+def _count_gpus() -> int:
+    return sum(1 for device in Path("/dev").glob("nvidia[0-9]*"))
 
 
 def start_ranks(config_file: Path, server: ForkServer | None = None) -> list[RankStarter]:
     """Start every rank of the fragment whose config `config_file` is; returns their starters by local rank."""
-    spec = json.loads(config_file.read_text(encoding="utf-8"))["spec"]
+    config = json.loads(config_file.read_text(encoding="utf-8"))
+    spec = config["spec"]
     output = FragmentOutput(1)
     starters = [
         RankStarter(config_file, local_rank, spec["threads_per_rank"], server, output)
-        for local_rank in range(spec["ranks_per_node"])
+        for local_rank in range(config.get("ranks") or spec["ranks_per_node"])
     ]
     for starter in starters:
         starter.start_ahead()

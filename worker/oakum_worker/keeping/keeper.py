@@ -1,4 +1,4 @@
-"""What a rank process asks of a keeper of its trainer's state, and what a keeper asks of loop and process."""
+"""What a rank process asks of a keeper of its trainer's state, and what a keeper asks of state and process."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Keeper(Protocol):
         False if that has to wait for the step's end."""
 
 
-class KeptLoop(Protocol):
-    """The methods of a training loop that keepers call."""
+class KeptState(Protocol):
+    """The methods of a training loop's state that keepers call."""
 
     is_evaluating: bool
     """Whether an evaluation runs, in which the model's weights may differ from the state's."""
@@ -73,10 +73,10 @@ class KeptLoop(Protocol):
     def load_state_dict(self, loaded: dict[str, Any]) -> None:
         """Continue from a whole state. Raises `CheckpointError` where it does not fit the task."""
 
-    def adopt_state_dict(self, loaded: dict[str, Any]) -> None:
+    def adopt(self, loaded: dict[str, Any]) -> None:
         """Begin from another trainer's whole state. Raises `CheckpointError` where it does not fit the task."""
 
-    def share_state(self, source: int) -> None:
+    def share(self, source: int) -> None:
         """Copy the whole state of rank `source` to every rank of the group. Collective. Raises `GroupError` when a
         rank is gone."""
 
@@ -84,11 +84,11 @@ class KeptLoop(Protocol):
         """Context that gives another thread the whole state of the last finished step, which does not change
         within the context."""
 
-    def rest_of_state(self) -> dict[str, Any]:
+    def rest(self) -> dict[str, Any]:
         """The state except the model's and the optimizer's: scheduler, cursor and further parts."""
 
     def go_on_from(self, rest: Mapping[str, Any]) -> None:
-        """Continue from a result of `rest_of_state`, once the model and the optimizer have their states."""
+        """Continue from a result of `rest`, once the model and the optimizer have their states."""
 
 
 class KeeperProcess(Protocol):
@@ -112,7 +112,7 @@ class KeeperProcess(Protocol):
 class KeeperContext:
     """What a strategy needs to build a rank's keeper."""
 
-    loop: KeptLoop
+    state: KeptState
     spec: TrainerSpec
     checkpoints: DurableCheckpoints
     process: KeeperProcess

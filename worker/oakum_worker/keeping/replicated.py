@@ -13,7 +13,7 @@ from oakum_worker.checkpoint.adoption import is_adopted
 from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.checkpoint.host_memory import HostMemory
 from oakum_worker.errors import CheckpointError, GroupError
-from oakum_worker.keeping.keeper import Keeper, KeptLoop
+from oakum_worker.keeping.keeper import Keeper, KeptState
 from oakum_worker.parallel.waiting import all_gather, all_reduce
 from oakum_worker.protocol import BestEvaluation, Generation
 from oakum_worker.spec_options import CheckpointSpec
@@ -28,13 +28,13 @@ class ReplicatedKeeper(Keeper):
 
     def __init__(
         self,
-        loop: KeptLoop,
+        state: KeptState,
         spec: CheckpointSpec,
         checkpoints: DurableCheckpoints,
         memory: HostMemory | None,
         warn: Callable[[str], None],
     ) -> None:
-        self._loop = loop
+        self._state = state
         self._spec = spec
         self._checkpoints = checkpoints
         self._memory = memory
@@ -61,7 +61,7 @@ class ReplicatedKeeper(Keeper):
             newest = self._checkpoints.newest()
             if newest is not None and newest.step > step:
                 return  # The checkpoint was written after the copy and has finished more steps.
-            self._loop.load_state_dict(state)
+            self._state.load_state_dict(state)
             self._has_state = self._from_memory = True
             self._durable_s = time.monotonic() - self._checkpoints.age_s()
 
@@ -84,7 +84,7 @@ class ReplicatedKeeper(Keeper):
         if generation.world_size > 1 and min(steps) < max(best, 0):
             # If the exchange breaks, a state received in part must not count as a survivor's.
             self._has_state = steps[rank] == best and best != NO_STATE
-            self._loop.share_state(source=steps.index(best))
+            self._state.share(source=steps.index(best))
         self._has_state, self._from_memory = True, False
         # Any rank may have to write the next durable checkpoint, so all ranks take over the time since the last
         # one.
@@ -96,7 +96,7 @@ class ReplicatedKeeper(Keeper):
     def _gather_steps(self, world_size: int) -> tuple[list[int], list[float]]:
         """For each rank: its finished steps (`NO_STATE` without a state), and the seconds since its last durable
         checkpoint. Collective. Raises `GroupError` when a rank is lost."""
-        step = self._loop.step_count if self._has_state else NO_STATE
+        step = self._state.step_count if self._has_state else NO_STATE
         age_ms = int(1000 * (time.monotonic() - self._durable_s)) if self._has_state else 0
         mine = torch.tensor([step, age_ms])
         rows = [mine]
@@ -117,12 +117,12 @@ class ReplicatedKeeper(Keeper):
             self._refuse_to_begin_without(self._checkpoints)
             self._checkpoints.note_beginning()
             return "scratch"
-        state = self._loop.state_dict()
+        state = self._state.state_dict()
         self._checkpoints.load(newest, state)
         if is_adopted(newest.path):
-            self._loop.adopt_state_dict(state)
+            self._state.adopt(state)
         else:
-            self._loop.load_state_dict(state)
+            self._state.load_state_dict(state)
         return "checkpoint"
 
     @staticmethod
@@ -147,7 +147,7 @@ class ReplicatedKeeper(Keeper):
             self._save(background=True)
         elif durable:
             self._durable_s = time.monotonic()
-        if self._alone and self._rank == 0 and self._loop.step_count % self._spec.hot_every_steps == 0:
+        if self._alone and self._rank == 0 and self._state.step_count % self._spec.hot_every_steps == 0:
             self._copy_to_memory()
         return True
 
@@ -157,7 +157,7 @@ class ReplicatedKeeper(Keeper):
         if self._memory is None or began_s < self._next_copy_s:
             return
         try:
-            self._memory.store(self._loop.state_dict(), self._loop.step_count)
+            self._memory.store(self._state.state_dict(), self._state.step_count)
         except CheckpointError as error:
             self._warn(str(error))
             self._memory = None
@@ -200,8 +200,8 @@ class ReplicatedKeeper(Keeper):
         state's."""
         if save and self._has_state:
             with ExitStack() as stack:
-                state = stack.enter_context(self._loop.held_at_boundary())
-                if self._loop.is_evaluating:
+                state = stack.enter_context(self._state.held_at_boundary())
+                if self._state.is_evaluating:
                     return False
                 self._checkpoints.wait()
                 self._write(lambda: self._checkpoints.save(state, state["cursor"]["step"]))
@@ -211,7 +211,7 @@ class ReplicatedKeeper(Keeper):
 
     def _save(self, *, background: bool) -> None:
         """Write a durable checkpoint; a full or read-only disk is reported and training goes on."""
-        state, step = self._loop.state_dict(), self._loop.step_count
+        state, step = self._state.state_dict(), self._state.step_count
         if background:
             self._write(lambda: self._checkpoints.save_in_background(state, step))
         else:

@@ -20,15 +20,16 @@ from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.checkpoint.neighbour_copies import NeighbourCopies, Ring
 from oakum_worker.checkpoint.sharded import ShardedCheckpoints
 from oakum_worker.errors import CheckpointError, GroupError
-from oakum_worker.keeping.keeper import Keeper, KeeperProcess, KeptLoop
+from oakum_worker.keeping.keeper import Keeper, KeeperProcess, KeptState
 from oakum_worker.parallel import recovery
 from oakum_worker.parallel.holdings import Part, Place, Rows, by_part
 from oakum_worker.parallel.recovery import Source
 from oakum_worker.parallel.reshard import PartLocations, exchange, gather_documents
 from oakum_worker.parallel.split_state import LocalState, RankSnapshot, SplitState
 from oakum_worker.parallel.state_broadcast import broadcast_state
+from oakum_worker.parallel.stations import copy_distance, other_end
 from oakum_worker.parallel.step_engine import SplitStateEngine, StateVotes
-from oakum_worker.protocol import BestEvaluation, Generation
+from oakum_worker.protocol import BestEvaluation, Generation, Station
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.state.tree import Document, assemble
 
@@ -40,15 +41,15 @@ class SplitStateKeeper(Keeper):
 
     def __init__(
         self,
-        loop: KeptLoop,
-        state: SplitState,
+        state: KeptState,
+        split: SplitState,
         engine: SplitStateEngine,
         spec: TrainerSpec,
         checkpoints: DurableCheckpoints,
         process: KeeperProcess,
     ) -> None:
-        self._loop = loop
-        self._split = state
+        self._state = state
+        self._split = split
         self._engine = engine
         self._spec = spec
         self._process = process
@@ -56,6 +57,7 @@ class SplitStateKeeper(Keeper):
         self._durable = ShardedCheckpoints(checkpoints, spec.checkpoint.every_s, process.warn)
         self._hot = NeighbourCopies()
         self._generation, self._rank, self._world_size = 0, 0, 1
+        self._stations: tuple[Station, ...] = ()
         self._alone = self._place.parts
         """The parts that a rank alone holds, which make up the whole state."""
         self._beginning = _copied(self._capture())
@@ -88,15 +90,17 @@ class SplitStateKeeper(Keeper):
         """
         self._end_generation()
         self._generation, self._rank, self._world_size = generation.number, rank, generation.world_size
+        self._stations = generation.stations
         snapshots = [*self._held, *self._hot.snapshots()]
-        finished = None if self._first is not None else self._loop.step_count
+        finished = None if self._first is not None else self._state.step_count
         announcements = self._tell_each_other(recovery.announce(snapshots, finished, self._durable.age_s))
         if generation.has_state and not recovery.has_anybody_trained(announcements):
             raise GroupError("no member has the state any more: the service has to find out who else has it")
         # Any rank may become rank 0, which asks for the next durable checkpoint.
         self._durable.take_over_age(recovery.greatest_age_s(announcements))
         source = recovery.choose_source(announcements)
-        self._split.lay_out(self._engine.group, rank, self._world_size, self._tell_each_other)
+        far = other_end(self._stations)
+        self._split.lay_out(self._engine.group, rank, self._world_size, self._tell_each_other, far)
         if source is not None:
             self._take_up(source, snapshots)
             origin = "survivor" if source.step == recovery.most_finished(announcements) else "memory"
@@ -105,7 +109,7 @@ class SplitStateKeeper(Keeper):
         else:
             self._begin_anew()
             origin = "scratch"
-        self._report(recovery.most_finished(announcements) - self._loop.step_count)
+        self._report(recovery.most_finished(announcements) - self._state.step_count)
         self._go_on()
         return origin
 
@@ -124,14 +128,14 @@ class SplitStateKeeper(Keeper):
         if votes.copies_arrived == self._world_size:
             self._hot.confirm()
         self._durable.count(votes.shares_written, votes.shares_failed)
-        hot = self._hot.idle and self._loop.step_count % self._spec.checkpoint.hot_every_steps == 0
+        hot = self._hot.idle and self._state.step_count % self._spec.checkpoint.hot_every_steps == 0
         durable = durable and not self._durable.busy
         if hot or durable:
             state = self._complete_state()
             if hot:
-                self._hot.start(state, self._loop.step_count, self._generation)
+                self._hot.start(state, self._state.step_count, self._generation)
             if durable:
-                self._durable.start(state, self._loop.step_count, self._place, self._generation)
+                self._durable.start(state, self._state.step_count, self._place, self._generation)
         if votes.closing:
             self._save_together()
         return votes.closing > 0
@@ -170,7 +174,7 @@ class SplitStateKeeper(Keeper):
     def close(self, *, save: bool) -> None:
         """Prepare for this rank's end. With `save`, a rank alone writes a durable checkpoint; several ranks have
         saved together before, in `after_step` or `before_switch`."""
-        if save and self._world_size == 1 and self._is_live() and self._saved_step != self._loop.step_count:
+        if save and self._world_size == 1 and self._is_live() and self._saved_step != self._state.step_count:
             self._save_together()
         self._durable.wait()
 
@@ -183,8 +187,8 @@ class SplitStateKeeper(Keeper):
             return True
         if self._world_size > 1:
             return False
-        with self._loop.held_at_boundary() as state:
-            if not self._is_live() or (save and self._loop.is_evaluating):
+        with self._state.held_at_boundary() as state:
+            if not self._is_live() or (save and self._state.is_evaluating):
                 return False
             if save:
                 self._save_alone(state)
@@ -199,7 +203,7 @@ class SplitStateKeeper(Keeper):
         return StateVotes(int(self._hot.arrived), written, failed, int(self._process.closing()))
 
     def _capture(self) -> LocalState:
-        return self._split.capture(self._loop.rest_of_state())
+        return self._split.capture(self._state.rest())
 
     def _complete_state(self) -> LocalState:
         """Collective: this rank's part of the present state, with a document that covers all ranks' parts."""
@@ -209,14 +213,14 @@ class SplitStateKeeper(Keeper):
         rows = {path: tensor.to(_CPU) for path, tensor in state.rows.items()}
         whole = {path: tensor.to(_CPU) for path, tensor in state.whole.items()}
         parts = {**by_part(self._place.parts, state.tensors, rows), **(handed or {})}
-        return RankSnapshot(self._loop.step_count, self._generation, state.document, whole, parts)
+        return RankSnapshot(self._state.step_count, self._generation, state.document, whole, parts)
 
     def _tell_each_other(self, document: Any) -> list[Any]:
         return gather_documents(document, self._engine.group, self._world_size)
 
     def _is_live(self) -> bool:
         """Whether the model and the optimizer hold this rank's part of the last finished step's state."""
-        return self._ahead is not None and self._engine.steps - self._loop.step_count == self._ahead
+        return self._ahead is not None and self._engine.steps - self._state.step_count == self._ahead
 
     def _end_generation(self) -> None:
         """Stop copies and checkpoints of the previous generation, and keep this rank's part of its state in
@@ -234,20 +238,18 @@ class SplitStateKeeper(Keeper):
     def _go_on(self) -> None:
         """Collective, once this rank has its part of the new generation's state: wait until all ranks have theirs,
         then drop older states and start a copy in memory."""
-        self._ahead = self._engine.steps - self._loop.step_count
+        self._ahead = self._engine.steps - self._state.step_count
         self._tell_each_other(None)
         self._held, self._first = [], None
         self._split.free()
         self._hot.enter(self._ring())
         if self._hot.idle:
-            self._hot.start(self._complete_state(), self._loop.step_count, self._generation)
+            self._hot.start(self._complete_state(), self._state.step_count, self._generation)
 
     def _ring(self) -> Ring | None:
         if self._engine.group is None:
             return None
-        per_node = self._spec.ranks_per_node
-        distance = per_node if self._world_size > per_node else 1
-        return Ring(self._engine.group, self._place, distance)
+        return Ring(self._engine.group, self._place, copy_distance(self._stations))
 
     def _take_up(self, source: Source, snapshots: list[RankSnapshot]) -> None:
         """Collective: give every rank its new part of the state that `source` describes, whose rows the ranks have
@@ -294,7 +296,7 @@ class SplitStateKeeper(Keeper):
     def _fill(self, document: Document, whole: Rows, rows: Rows) -> None:
         self._split.fill(document, whole, rows)
         rest = {key: value for key, value in document.items() if key not in ("model", "optimizer")}
-        self._loop.go_on_from(assemble(rest, whole))
+        self._state.go_on_from(assemble(rest, whole))
 
     def _load_newest(self) -> bool:
         """Put the state of the newest durable checkpoint that all ranks can read into the model, the optimizer and
@@ -340,12 +342,12 @@ class SplitStateKeeper(Keeper):
     def _save_together(self) -> None:
         """Collective: write a durable checkpoint of this step boundary; warn where it cannot be written."""
         self._durable.conclude(publish=False)
-        self._durable.start(self._complete_state(), self._loop.step_count, self._place, self._generation)
+        self._durable.start(self._complete_state(), self._state.step_count, self._place, self._generation)
         self._durable.wait()
         self._durable.conclude(publish=all(self._tell_each_other(self._durable.written)))
         self._durable.wait()
         self._tell_each_other(None)
-        self._saved_step = self._loop.step_count
+        self._saved_step = self._state.step_count
 
     def _save_alone(self, state: dict[str, Any]) -> None:
         step = state["cursor"]["step"]
@@ -359,7 +361,7 @@ class SplitStateKeeper(Keeper):
     def _report(self, redone_steps: int) -> None:
         self.redone_steps = redone_steps
         if redone_steps > 0 and self._rank == 0:
-            first = self._loop.step_count + 1
+            first = self._state.step_count + 1
             self._process.warn(
                 f"steps {first} to {first + redone_steps - 1} are computed again: a rank was lost with its part "
                 "of "

@@ -14,10 +14,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
+from pydantic import TypeAdapter
 
 from oakum_worker.devices import device_memory_bytes
 from oakum_worker.errors import ScheduleError, TaskError, TrainingWarning
 from oakum_worker.parallel.link_costs import USUAL_LINKS, LinkCosts, measure_links
+from oakum_worker.parallel.split_state import Tell
 from oakum_worker.parallel.step_engine import Curve
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Task
@@ -51,6 +53,8 @@ class AnyLayout(Protocol):
 P = TypeVar("P")
 """The costs of a model's computing, a dataclass."""
 L = TypeVar("L", bound=AnyLayout)
+A = TypeVar("A")
+"""What says which rank holds and computes what."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,24 +66,41 @@ class Measurements(Generic[P, L]):
     """None: not measured."""
     links: LinkCosts | None = None
     """None: not measured."""
+    spans_nodes: bool = False
+    """Whether the links were measured between two nodes, and not within one."""
     layouts: dict[int, L] = dataclasses.field(default_factory=dict, compare=False)
     """Number of ranks -> layout."""
 
 
-class LayoutArranger(ABC, Generic[P, L]):
+class LayoutArranger(ABC, Generic[P, L, A]):
     """Chooses a trainer's layout on any number of ranks, and predicts the trainer's speed."""
 
-    def __init__(self, task: Task, spec: TrainerSpec) -> None:
-        """An arranger that knows no measurements."""
+    _profile_type: type[P]
+
+    def __init__(self, task: Task, spec: TrainerSpec, memory_bytes: float | None) -> None:
+        """An arranger that knows no measurements. A rank may use `memory_bytes`; None: what the device has for
+        it."""
         self._task, self._spec = task, spec
         self._device = next(task.model.parameters()).device
         self._has_warned = False
-        self._known: Measurements[P, L] = Measurements()
+        self.known: Measurements[P, L] = Measurements()
+        self.memory_bytes = self._memory_bytes(memory_bytes)
+        """Bytes that one rank may use."""
 
-    def _know(self, profile: P | None, links: LinkCosts | None) -> None:
-        known = Measurements[P, L](profile, links)
-        if self._known != known:  # else the layouts hold that were found
-            self._known = known
+    def _know(self, profile: P | None, links: LinkCosts | None, *, spans_nodes: bool) -> None:
+        known = Measurements[P, L](profile, links, spans_nodes)
+        if self.known != known:  # else the layouts hold that were found
+            self.known = known
+
+    def __call__(self, world_size: int) -> A:
+        """The arrangement of a generation of `world_size` ranks. Raises `TaskError` if there is none."""
+        layout = self.layout(world_size)
+        self._warn_of_memory(layout, world_size)
+        return self._arrange(layout, world_size)
+
+    @abstractmethod
+    def _arrange(self, layout: L, world_size: int) -> A:
+        """Which rank computes which part of the model, for `world_size` ranks in this layout."""
 
     @abstractmethod
     def _search(self, world_size: int) -> L:
@@ -87,23 +108,32 @@ class LayoutArranger(ABC, Generic[P, L]):
         if there is none."""
 
     @abstractmethod
-    def _measured(self) -> P:
+    def _measure(self) -> P:
         """Measure the model, of which this rank has the whole."""
 
-    @staticmethod
     @abstractmethod
-    def _profile_of(document: dict[str, Any]) -> P:
-        """The profile of which `dataclasses.asdict` and JSON have made the document."""
+    def _assume(self) -> P:
+        """The profile that is assumed before the model is measured."""
+
+    @property
+    def profile(self) -> P:
+        """The measured costs of the model's computing; before it is measured, assumed ones."""
+        return self.known.profile or self._assume()
+
+    @property
+    def links(self) -> LinkCosts:
+        """The costs of the links; before they are measured, usual ones."""
+        return self.known.links or USUAL_LINKS
 
     def layout(self, world_size: int) -> L:
         """The layout of a generation of `world_size` ranks. Raises `TaskError` if there is none."""
-        found = self._known.layouts
-        if world_size not in found:
+        layouts = self.known.layouts
+        if world_size not in layouts:
             try:
-                found[world_size] = self._search(world_size)
+                layouts[world_size] = self._search(world_size)
             except ScheduleError as error:
                 raise TaskError(f"the model cannot be spread over {world_size} ranks: {error}") from error
-        return found[world_size]
+        return layouts[world_size]
 
     def layouts(self, most_nodes: int) -> tuple[L, ...]:
         """The layout that is predicted to be fastest for each number of nodes from 1 to `most_nodes`. Raises
@@ -115,56 +145,63 @@ class LayoutArranger(ABC, Generic[P, L]):
     def measurements(self) -> dict[str, Any]:
         """This rank's measurements of model and links as a JSON document, to be sent to the other ranks; null for
         what it has not measured."""
-        profile, links = self._known.profile, self._known.links
+        profile, links = self.known.profile, self.known.links
         return {
             "profile": None if profile is None else dataclasses.asdict(profile),  # type: ignore[call-overload]
             "links": None if links is None else dataclasses.asdict(links),
+            "spans_nodes": self.known.spans_nodes,
         }
 
     def agree(self, told: list[dict[str, Any]]) -> None:
         """Replace this rank's measurements by those of the lowest rank that has any. `told` has every rank's
-        `measurements`, by rank; model and links are looked for separately."""
+        `measurements`, by rank; model and links are looked for separately, and links between nodes first."""
         profile = next((known["profile"] for known in told if known["profile"] is not None), None)
-        links = next((known["links"] for known in told if known["links"] is not None), None)
+        # A rank of an earlier version, which measures once, does not say between which ranks.
+        measured = [(k["links"], k.get("spans_nodes", True)) for k in told if k["links"] is not None]
+        links, spans_nodes = max(measured, key=lambda one: one[1], default=(None, False))
         self._know(
-            None if profile is None else self._profile_of(profile), None if links is None else LinkCosts(**links)
+            None if profile is None else TypeAdapter(self._profile_type).validate_python(profile),
+            None if links is None else LinkCosts(**links),
+            spans_nodes=spans_nodes,
         )
 
-    @property
-    def knows_model(self) -> bool:
-        """Whether the model has been measured."""
-        return self._known.profile is not None
-
-    @property
-    def knows_links(self) -> bool:
-        """Whether the links have been measured."""
-        return self._known.links is not None
-
-    @property
-    def links(self) -> LinkCosts:
-        """The costs of the links; before they are measured, usual ones."""
-        return self._known.links or USUAL_LINKS
+    def measure(self, group: dist.ProcessGroup | None, rank: int, other_end: int | None, tell: Tell) -> None:
+        """Make all ranks use the same measurements; collective. What no rank has measured is measured now: links
+        from rank 0 to `other_end`, the lowest rank on another node, or None where there is one node, and again
+        once there are two. Raises `GroupError` when a rank is gone."""
+        self.agree(tell(self.measurements))
+        knows_links = self.known.links is not None and (other_end is None or self.known.spans_nodes)
+        lacks_model, lacks_links = self.known.profile is None, group is not None and not knows_links
+        if lacks_model and rank == 0:  # No generation has begun, so this rank has the whole model.
+            self.measure_model()
+        if lacks_links and group is not None:
+            self.measure_links(group, rank, other_end)
+        if lacks_model or lacks_links:
+            self.agree(tell(self.measurements))
 
     def measure_model(self) -> P:
         """Measure the model, keep the result, from which speeds are then predicted, and return it. This rank has
         to have the whole model."""
-        profile = self._measured()
-        self._know(profile, self._known.links)
+        profile = self._measure()
+        self._know(profile, self.known.links, spans_nodes=self.known.spans_nodes)
         return profile
 
-    def measure_links(self, group: dist.ProcessGroup, rank: int) -> None:
-        """Measure latency and bandwidth between two ranks, which alone keep the result. Collective among the ranks
-        of `group`. Raises `GroupError` when a rank is gone."""
-        self.note_links(measure_links(group, rank, self._spec.ranks_per_node, self._device))
+    def measure_links(self, group: dist.ProcessGroup, rank: int, other_end: int | None) -> None:
+        """Measure latency and bandwidth between rank 0 and `other_end`, a rank on another node; None: between two
+        ranks of one node. These two alone keep the result. Collective among the ranks of `group`. Raises
+        `GroupError` when a rank is gone."""
+        links = measure_links(group, rank, other_end or 1, self._device)
+        self.note_links(links, spans_nodes=links is not None and other_end is not None)
 
-    def note_links(self, links: LinkCosts | None) -> None:
-        """Use these measurements of the links; None means that they are not measured."""
-        self._know(self._known.profile, links)
+    def note_links(self, links: LinkCosts | None, *, spans_nodes: bool = True) -> None:
+        """Use these measurements of the links, between nodes or within one; None means that they are not
+        measured."""
+        self._know(self.known.profile, links, spans_nodes=links is not None and spans_nodes)
 
     def predicted_curve(self) -> Curve:
         """(nodes, samples per second), predicted from the measurements; empty before the model is measured. Takes
         seconds for up to 64 ranks if the measurements are new."""
-        if not self.knows_model:
+        if self.known.profile is None:
             return ()
         points = curve(self.layouts(min(self._spec.max_nodes, MOST_RANKS // self._spec.ranks_per_node)))
         return tuple(point for point in points if point[0] >= self._spec.min_nodes)
@@ -174,20 +211,17 @@ class LayoutArranger(ABC, Generic[P, L]):
         """Number of samples of a step: of the smallest one where the spec has its batches grow."""
         return min([self._spec.global_batch, *(samples for _, samples in self._spec.batch_schedule)])
 
-    @property
-    @abstractmethod
-    def memory_bytes(self) -> float:
-        """Bytes that one rank may use."""
-
     def _memory_bytes(self, asked: float | None) -> float:
-        return asked or device_memory_bytes(self._device) // self._spec.ranks_per_node
+        # A GPU is one rank's; the ranks of a node share its memory.
+        sharers = 1 if self._device.type == "cuda" else self._spec.ranks_per_node
+        return asked or device_memory_bytes(self._device) // sharers
 
     def _precision(self) -> Any:
         halves = self._spec.precision == "bfloat16"
         return torch.autocast(self._device.type, torch.bfloat16, enabled=halves)
 
     def _warn_of_memory(self, layout: L, world_size: int) -> None:
-        if layout.fits or self._has_warned or not self.knows_model:
+        if layout.fits or self._has_warned or self.known.profile is None:
             return
         self._has_warned = True
         warnings.warn(
@@ -198,12 +232,16 @@ class LayoutArranger(ABC, Generic[P, L]):
         )
 
 
-def best_of(found: Collection[L], among_equals: Callable[[L], Any]) -> L:
+def best_of(layouts: Collection[L], among_equals: Callable[[L], Any]) -> L:
     """The fastest of the layouts that fit, or of several as fast the one for which `among_equals` is smallest.
-    Where none fits, the one that needs least memory."""
-    fitting = [layout for layout in found if layout.fits]
+    Where none fits, the one that needs least memory, or of several that need as much the fastest.
+
+    The order in which layouts were found must not matter: ranks that have searched in different orders have to
+    choose alike.
+    """
+    fitting = [layout for layout in layouts if layout.fits]
     if not fitting:
-        return min(found, key=lambda layout: layout.most_bytes)
+        return min(layouts, key=lambda one: (one.most_bytes, one.predicted_step_s, among_equals(one)))
     longest_s = (1 + EQUAL) * min(layout.predicted_step_s for layout in fitting)
     return min((layout for layout in fitting if layout.predicted_step_s <= longest_s), key=among_equals)
 

@@ -59,19 +59,19 @@ class Bucket:
         """Move the gradient that backward computed for parameter `number` into the bucket, adding to earlier
         ones, and set its `p.grad` to None. Does nothing without such a gradient."""
         parameter, place = self.parameters[number], self.gradients[number]
-        made = parameter.grad
-        if made is None or made is place:
+        gradient = parameter.grad
+        if gradient is None or gradient is place:
             return
-        dense = made.to_dense() if made.is_sparse else made
+        dense = gradient.to_dense() if gradient.is_sparse else gradient
         if number in self.begun:
             place.add_(dense)
         else:
             place.copy_(dense)
             self.begun.add(number)
-        if made.device.type == "cpu" and not self.widens(number):
+        if gradient.device.type == "cpu" and not self.widens(number):
             # Freed one by one within backward, this memory would go back to the system, which takes longer to
             # give it out again, page by page, than the copy took.
-            self.spent.append(made)
+            self.spent.append(gradient)
         parameter.grad = None
 
     def complete(self, number: int) -> None:
@@ -107,8 +107,8 @@ def weak_hook(method: Callable[..., None]) -> Callable[..., None]:
     reference = weakref.WeakMethod(method)
 
     def call(*arguments: Any) -> None:
-        if (found := reference()) is not None:
-            found(*arguments)
+        if (hook := reference()) is not None:
+            hook(*arguments)
 
     return call
 

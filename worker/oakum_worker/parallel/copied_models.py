@@ -32,8 +32,8 @@ class UsersParameters:
 
     def refuse_gradients(self) -> None:
         """Raise `TaskError` where a backward pass has given one of the parameters a gradient."""
-        found = ((name, reference()) for name, reference in self._parameters)
-        if names := [name for name, parameter in found if parameter is not None and parameter.grad is not None]:
+        alive = ((name, reference()) for name, reference in self._parameters)
+        if names := [name for name, parameter in alive if parameter is not None and parameter.grad is not None]:
             raise TaskError(
                 f"the loss was computed with {some_of(names)} of the model that the entrypoint has built, and a "
                 "sharded trainer trains another object: compute all of it with the model that `loss(model, "

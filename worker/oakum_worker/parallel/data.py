@@ -72,20 +72,18 @@ class GradientReducer(StepEngine):
         *,
         measure_noise: bool = False,
         all_reduce: AllReduce = "ring",
-        ranks_per_node: int = 1,
         first_bucket_bytes: int = _FIRST_BUCKET_BYTES,
         bucket_bytes: int = _BUCKET_BYTES,
     ) -> None:
         """`first_bucket_bytes` is smaller than `bucket_bytes`, so that communication starts soon after backward
         does.
 
-        `measure_noise` computes the norm of every micro-batch's gradient and adds no collective. `ranks_per_node`
-        determines the rows and columns of a torus.
+        `measure_noise` computes the norm of every micro-batch's gradient and adds no collective.
         """
         self._parameters = [p for p in reversed(list(model.parameters())) if p.requires_grad]
         self._measure_noise = measure_noise
         self._tail_length = _TAIL_LENGTH_WITH_NOISE if measure_noise else _TAIL_LENGTH
-        self._all_reduce, self._ranks_per_node = all_reduce, ranks_per_node
+        self._all_reduce = all_reduce
         self._torus: TorusAllReduce | None = None
         self._is_mean: bool | None = None
         """Whether the last loss on this rank was a mean over samples; None before the first."""
@@ -206,10 +204,10 @@ class GradientReducer(StepEngine):
     def own_gradients(self) -> dict[int, torch.Tensor]:
         """id of each parameter that has one -> the sum of the gradients that this rank's backward passes have
         made in the present step."""
-        made = {id(p): p.grad for p in self._parameters if p.grad is not None}
+        own = {id(p): p.grad for p in self._parameters if p.grad is not None}
         for bucket in self._buckets:
-            made |= {id(bucket.parameters[number]): bucket.gradients[number] for number in bucket.begun}
-        return made
+            own |= {id(bucket.parameters[number]): bucket.gradients[number] for number in bucket.begun}
+        return own
 
     @property
     def has_gradients(self) -> bool:
@@ -320,7 +318,7 @@ class GradientReducer(StepEngine):
             self._torus = None
         if self._all_reduce != "torus" or self._group is None or subgroups is None:
             return
-        shape = grid(world_size, self._ranks_per_node)
+        shape = grid(world_size, subgroups.node_sizes)
         if not shape.is_plain:
             self._torus = TorusAllReduce.form(shape, self._group.rank(), subgroups)
 

@@ -16,19 +16,13 @@ import torch.distributed as dist
 
 from oakum_worker.errors import GroupError
 from oakum_worker.losses import to_mean
+from oakum_worker.parallel.arranging import LayoutArranger
 from oakum_worker.parallel.divided_state import DividedState
 from oakum_worker.parallel.holdings import by_part
 from oakum_worker.parallel.reshard import PartLocations, exchange
 from oakum_worker.parallel.step_engine import Curve, Reduced, SplitStateEngine, StateVotes, StepVotes
 from oakum_worker.parallel.subgroups import StoreSubgroups, Subgroups
 from oakum_worker.parallel.waiting import all_reduce
-
-
-class Predicting(Protocol):
-    """Predicts a trainer's speed."""
-
-    def predicted_curve(self) -> Curve:
-        """(nodes, samples per second) as predicted from measurements; empty before anything is measured."""
 
 
 class Gradients(Protocol):
@@ -45,9 +39,9 @@ class DividedEngine(SplitStateEngine):
 
     passes_communicate = True
 
-    def __init__(self, state: DividedState[Any], arranger: Predicting) -> None:
+    def __init__(self, state: DividedState[Any], arranger: LayoutArranger[Any, Any, Any]) -> None:
         self._divided = state
-        self._predicting = arranger
+        self._arranging = arranger
         self.group: dist.ProcessGroup | None = None
         self.votes: Callable[[], StateVotes] = StateVotes
         self.counted = StateVotes()
@@ -73,7 +67,7 @@ class DividedEngine(SplitStateEngine):
     def predicted_curve(self) -> Curve:
         """(nodes, samples per second) as predicted from measurements; empty before anything is measured. May take
         seconds, so not to be read within a step."""
-        return self._predicting.predicted_curve()
+        return self._arranging.predicted_curve()
 
     @property
     def grad_norm(self) -> Callable[[], torch.Tensor]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from oakum_worker.parallel.arranging import LayoutArranger
 from oakum_worker.parallel.holdings import Holdings, Part, Place, Rows, SplitTensor, block_of, by_part
 from oakum_worker.parallel.offload import Offloaded
 from oakum_worker.parallel.split_state import (
@@ -24,56 +25,12 @@ from oakum_worker.parallel.split_state import (
     Tell,
     fitting,
     model_document,
-    tensor_leaves,
 )
 from oakum_worker.parallel.whole_parameters import kinds_of, replaced_parameters
-from oakum_worker.state.tree import Document, assemble, dismantle
+from oakum_worker.state.tree import Document, assemble, dismantle, tensor_leaves
 from oakum_worker.task import Task
 
 _A = TypeVar("_A")
-_Chosen_co = TypeVar("_Chosen_co", covariant=True)
-
-
-class Arranging(Protocol[_Chosen_co]):
-    """Interface of what chooses a generation's arrangement, from measurements that ranks make and send to each
-    other."""
-
-    def __call__(self, world_size: int) -> _Chosen_co:
-        """The arrangement of a generation of `world_size` ranks. Raises `TaskError` if there is none."""
-
-    @property
-    def measurements(self) -> dict[str, Any]:
-        """This rank's measurements as a JSON document."""
-
-    def agree(self, told: list[dict[str, Any]]) -> None:
-        """Use the measurements of the lowest rank that has any; `told` has every rank's `measurements`."""
-
-    @property
-    def knows_model(self) -> bool:
-        """Whether the model has been measured."""
-
-    @property
-    def knows_links(self) -> bool:
-        """Whether the links have been measured."""
-
-    def measure_model(self) -> Any:
-        """Time the model's passes. This rank has to have the whole model."""
-
-    def measure_links(self, group: dist.ProcessGroup, rank: int) -> None:
-        """Measure latency and bandwidth between ranks; collective."""
-
-
-def measure(arranger: Arranging[Any], group: dist.ProcessGroup | None, rank: int, tell: Tell) -> None:
-    """Make all ranks use the same measurements; collective. What no rank has measured is measured now. Raises
-    `GroupError` when a rank is gone."""
-    arranger.agree(tell(arranger.measurements))
-    lacks_model, lacks_links = not arranger.knows_model, group is not None and not arranger.knows_links
-    if lacks_model and rank == 0:  # No generation has begun, so this rank has the whole model.
-        arranger.measure_model()
-    if lacks_links and group is not None:
-        arranger.measure_links(group, rank)
-    if lacks_model or lacks_links:
-        arranger.agree(tell(arranger.measurements))
 
 
 class DividedState(SplitState, Generic[_A]):
@@ -89,7 +46,7 @@ class DividedState(SplitState, Generic[_A]):
     arrangement: _A
     place: Place
 
-    def __init__(self, task: Task, arranger: Arranging[_A]) -> None:
+    def __init__(self, task: Task, arranger: LayoutArranger[Any, Any, _A]) -> None:
         """Prepare for the task's model and optimizer. `arrangement` and `place` are not set here: the subclass
         sets them."""
         self._task = task
@@ -138,14 +95,22 @@ class DividedState(SplitState, Generic[_A]):
         The leaf describes the parameter or buffer `name`, or a tensor of the parameter's optimizer state.
         `is_divided` says whether it is the parameter or a tensor of its shape."""
 
-    def lay_out(self, group: dist.ProcessGroup | None, rank: int, world_size: int, tell: Tell) -> None:
+    def lay_out(
+        self,
+        group: dist.ProcessGroup | None,
+        rank: int,
+        world_size: int,
+        tell: Tell,
+        other_end: int | None = None,
+    ) -> None:
         """Agree with the other ranks on the arrangement, and give this rank its parameters, or its blocks of them,
         with arbitrary values. Collective.
 
-        The model and the links are measured first, unless some rank knows their measurements. Raises `GroupError`
-        when a rank is gone, and `TaskError` where no arrangement exists.
+        The model and the links are measured first, unless some rank knows their measurements; links from rank 0 to
+        `other_end`, the lowest rank on another node, None where there is none. Raises `GroupError` when a rank is
+        gone, and `TaskError` where no arrangement exists.
         """
-        measure(self._arranging, group, rank, tell)
+        self._arranging.measure(group, rank, other_end, tell)
         self.drop()
         self.arrangement = self._arranging(world_size)
         self.place = Place(self._holdings(self.arrangement), rank)

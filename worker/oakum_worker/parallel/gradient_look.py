@@ -7,26 +7,17 @@ up then. They neither read a gradient nor wait for a device.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from oakum_worker.errors import TaskError, TrainingWarning
 from oakum_worker.listing import some_of
 
 _MOST_NAMES = 10
-
-
-def told_of_lacking_gradients(names: Sequence[str]) -> str:
-    """Message that parameters with these names, at least one, got no gradient, with the likely reason."""
-    return (
-        f"{some_of(names, _MOST_NAMES)}: no gradient came from the first loss, so it may stay "
-        "as it is: the loss was computed with another object than the one that is trained, or the layer is not "
-        "used"
-    )
-
-
 NOTHING_IS_TRAINED = (
     "no parameter of the model got a gradient: the loss was computed with another object than the one that is "
     "trained; compute it with the model that is handed to the loss, or that the session was given"
@@ -76,6 +67,18 @@ class GradientLook:
         for parameter in parameters:
             self.follow(parameter, parameter)
 
+    def conclude(self, model: nn.Module) -> None:
+        """End the look, and warn of trained parameters of the model that were expected to get a gradient and got
+        none. Raises `TaskError` where no trained parameter of the model got any."""
+        names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+        lacking = {id(parameter) for parameter in self.lacking}
+        self.forget()
+        if len(lacking) == len(names):  # fewer where other ranks train the rest of the model
+            raise TaskError(NOTHING_IS_TRAINED)
+        if lacking:
+            text = describe_lacking_gradients([name for number, name in names.items() if number in lacking])
+            warnings.warn(text, TrainingWarning, stacklevel=3)
+
     def forget(self) -> None:
         """Forget everything, and release the parameters."""
         for hook in self._hooks:
@@ -84,3 +87,12 @@ class GradientLook:
         self._expected.clear()
         self._followed.clear()
         self._arrived = set()
+
+
+def describe_lacking_gradients(names: Sequence[str]) -> str:
+    """Message that parameters with these names, at least one, got no gradient, with the likely reason."""
+    return (
+        f"{some_of(names, _MOST_NAMES)}: no gradient came from the first loss, so it may stay "
+        "as it is: the loss was computed with another object than the one that is trained, or the layer is not "
+        "used"
+    )

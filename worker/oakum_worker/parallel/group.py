@@ -36,6 +36,7 @@ import torch.distributed as dist
 
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.broken_groups import let_go_of
+from oakum_worker.parallel.stations import node_sizes
 from oakum_worker.parallel.subgroups import MESH_TIMEOUT, StoreSubgroups, Subgroups, wait_for_all_ranks
 from oakum_worker.parallel.waiting import COLLECTIVE_TIMEOUT, give_up_where
 from oakum_worker.protocol import Endpoint, Generation
@@ -144,7 +145,12 @@ class GenerationGroup:
             self._sockets = set(_sockets()) - self._before
             _deafen(self._sockets)
             self._subgroups = StoreSubgroups(
-                store, rank, COLLECTIVE_TIMEOUT, on_gpus=_backend() != "gloo", secret=secret
+                store,
+                rank,
+                COLLECTIVE_TIMEOUT,
+                node_sizes=node_sizes(generation.stations),
+                on_gpus=_backend() != "gloo",
+                secret=secret,
             )
         give_up_where(partial(self._is_disconnected, generation.number))
         if was_cut:  # and has connected after that
@@ -166,6 +172,11 @@ class GenerationGroup:
         """A `Subgroups` that forms groups of some of the present generation's ranks. `leave` and `cut` also leave
         and cut these groups."""
         return _OwnSubgroups(self)
+
+    @property
+    def node_sizes(self) -> Sequence[int]:
+        """How many ranks each node of the present generation has, in the order of ranks; empty without a group."""
+        return () if self._subgroups is None else self._subgroups.node_sizes
 
     def form_subgroup(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
         """Form a group of `ranks` of the present generation; None where this rank is its only member. Collective
@@ -294,6 +305,10 @@ class _OwnSubgroups:
     def __init__(self, group: GenerationGroup) -> None:
         self._group = group
 
+    @property
+    def node_sizes(self) -> Sequence[int]:
+        return self._group.node_sizes
+
     def form(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
         return self._group.form_subgroup(name, ranks)
 
@@ -344,13 +359,13 @@ def _sockets() -> dict[str, int]:
     Sockets are told apart by name and not by descriptor: a broken group closes its sockets slowly, and the next
     group's sockets get the descriptors that become free meanwhile.
     """
-    found = {}
+    descriptors = {}
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             name = str(entry.readlink())
             if name.startswith("socket:"):
-                found[name] = int(entry.name)
-    return found
+                descriptors[name] = int(entry.name)
+    return descriptors
 
 
 @contextlib.contextmanager

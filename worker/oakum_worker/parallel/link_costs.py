@@ -44,15 +44,11 @@ USUAL_LINKS = LinkCosts(latency_s=100e-6, bandwidth_bytes_per_s=1e9)
 
 
 def measure_links(
-    group: dist.ProcessGroup, rank: int, ranks_per_node: int = 1, device: torch.device = _CPU
+    group: dist.ProcessGroup, rank: int, other: int = 1, device: torch.device = _CPU
 ) -> LinkCosts | None:
-    """Measure latency and bandwidth between rank 0 and one other rank. Returns them on these two ranks, and None
-    on all others. Collective among the ranks of `group`.
-
-    The other rank is the first one on the second node, or rank 1 on a single node; `ranks_per_node` consecutive
-    ranks share a node. Raises `GroupError` when a rank is gone.
+    """Measure latency and bandwidth between rank 0 and the rank `other`. Returns them on these two ranks, and None
+    on all others. Collective among the ranks of `group`. Raises `GroupError` when a rank is gone.
     """
-    other = ranks_per_node if group.size() > ranks_per_node else 1
     if rank not in (0, other):
         return None
     peer = other - rank

@@ -53,7 +53,7 @@ class Moments(NamedTuple):
     """Sum of squared differences from the mean for each channel, shape (C,)."""
 
 
-def pooled(parts: list[Moments]) -> Moments:
+def pool(parts: list[Moments]) -> Moments:
     """The moments of the values of all parts together (Chan, Golub and LeVeque 1979); parts may be empty."""
     counts = torch.stack([part.num_values for part in parts])
     means = torch.stack([part.mean for part in parts])
@@ -143,15 +143,15 @@ class SynchronisedBatchNorm(BatchNorm):
         if not self.training:
             return super().forward(input)
         self._check_input_dim(input)
-        found = self._moments(input)
+        moments = self._moments(input)
         if self.track_running_stats and backward_pass_id() == -1:
             # During backward, a checkpointed layer computes its forward pass a second time: it must not count
             # twice.
-            self.noted = found if self.noted is None else pooled([self.noted, found])
+            self.noted = moments if self.noted is None else pool([self.noted, moments])
             if not self.synchronisation.defers:
                 self.update_running_statistics()
         output: torch.Tensor = _Normalise.apply(
-            input, self.weight, self.bias, found, self.eps, self.synchronisation
+            input, self.weight, self.bias, moments, self.eps, self.synchronisation
         )
         return output
 
@@ -180,7 +180,7 @@ class SynchronisedBatchNorm(BatchNorm):
     @torch.no_grad()
     def _moments(self, input: torch.Tensor) -> Moments:
         """Moments of all ranks' samples together, bit for bit the same on every rank."""
-        values = _widened(input)
+        values = _widen(input)
         counts = self.synchronisation.counts
         count = values.new_full((), values.numel() // self.num_features * counts)
         mean = values.mean(_others(values))
@@ -196,7 +196,7 @@ class SynchronisedBatchNorm(BatchNorm):
         if not everybodys:
             return Moments(values.new_full((), values.numel() // self.num_features), mean, squares)
         sizes = [1, self.num_features, self.num_features]
-        return pooled([Moments(part[0], *part.split(sizes)[1:]) for part in everybodys])
+        return pool([Moments(part[0], *part.split(sizes)[1:]) for part in everybodys])
 
 
 class _Normalise(torch.autograd.Function):
@@ -223,7 +223,7 @@ class _Normalise(torch.autograd.Function):
         scale = torch.rsqrt(moments.squares / moments.num_values + eps)
         ctx.save_for_backward(input, weight, moments.num_values, moments.mean, scale)
         ctx.group, ctx.counts, ctx.lost = synchronisation.group, synchronisation.counts, synchronisation.lost
-        output = _normalised(input, moments.mean, scale)
+        output = _standardise(input, moments.mean, scale)
         if weight is not None:
             output *= _as_channels(weight, output)
         if bias is not None:
@@ -234,8 +234,8 @@ class _Normalise(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         input, weight, count, mean, scale = ctx.saved_tensors
-        outward = _widened(gradients[0])
-        normalised = _normalised(input, mean, scale)
+        outward = _widen(gradients[0])
+        normalised = _standardise(input, mean, scale)
         bias_gradient = outward.sum(_others(outward))
         weight_gradient = (outward * normalised).sum(_others(outward))
         sums = torch.stack([bias_gradient, weight_gradient])
@@ -252,12 +252,12 @@ class _Normalise(torch.autograd.Function):
         return inward.to(input.dtype), *own, None, None, None
 
 
-def _widened(values: torch.Tensor) -> torch.Tensor:
+def _widen(values: torch.Tensor) -> torch.Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
-def _normalised(input: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    values = _widened(input)
+def _standardise(input: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    values = _widen(input)
     return (values - _as_channels(mean, values)) * _as_channels(scale, values)
 
 

@@ -39,7 +39,7 @@ from oakum_worker.parallel.offload_storage import (
     UpdateSpan,
     flat_storages,
     kinds,
-    updated_in,
+    update_dtype,
 )
 from oakum_worker.parallel.offload_streams import WorkStreams, work_streams_of
 from oakum_worker.parallel.waiting import all_reduce, wait_for
@@ -156,7 +156,7 @@ class Offloaded(Optimizer):
         largest = 0
         for group in self.param_groups:
             for parameters in kinds(group["params"]):
-                element_bytes = (2 + len(self._moments(group))) * updated_in(parameters[0]).itemsize
+                element_bytes = (2 + len(self._moments(group))) * update_dtype(parameters[0]).itemsize
                 length = min(self.bucket_elements, sum(p.numel() for p in parameters))
                 largest = max(largest, element_bytes * length)
         return largest

@@ -37,7 +37,7 @@ class FlatStorage:
         self.device = parameters[0].device
         *self._starts, self.length = 0, *itertools.accumulate(p.numel() for p in parameters)
         self._offsets = {id(p): offset for p, offset in zip(parameters, self._starts, strict=True)}
-        dtype = updated_in(parameters[0])
+        dtype = update_dtype(parameters[0])
         self.weights_like = torch.empty(0, dtype=dtype, device=self.device)
         """An empty tensor with the type and the device in which weights are updated."""
         self._host = {name: self._zeros(dtype) for name in moments}
@@ -62,9 +62,9 @@ class FlatStorage:
 
     def kept(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """The host's tensors of one parameter by name: views with the parameter's shape and strides."""
-        return {name: self._shaped(flat, parameter) for name, flat in self._host.items()}
+        return {name: self._view(flat, parameter) for name, flat in self._host.items()}
 
-    def _shaped(self, flat: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    def _view(self, flat: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
         return flat.as_strided(parameter.shape, parameter.stride(), self._offsets[id(parameter)])
 
     def take_gradients(self, take: bool) -> None:
@@ -77,24 +77,24 @@ class FlatStorage:
         assert self.gradients is not None
         self.gradients.zero_()
         for parameter in self.parameters:
-            parameter.grad = self._shaped(self.gradients, parameter)
+            parameter.grad = self._view(self.gradients, parameter)
 
     def gather_gradients(self) -> None:
         """Copy gradients that are elsewhere into the single tensor; zeros for parameters without a gradient."""
         assert self.gradients is not None
         for parameter in self.parameters:
-            place = self._shaped(self.gradients, parameter)
+            place = self._view(self.gradients, parameter)
             if parameter.grad is None:
                 place.zero_()
             elif parameter.grad.data_ptr() != place.data_ptr():
-                place.copy_(_dense(parameter.grad))
+                place.copy_(_to_dense(parameter.grad))
             parameter.grad = place
 
     def largest_gradient(self) -> torch.Tensor:
         """max |g| over all gradients, as a float64 tensor of shape () on the device; NaN if any gradient holds
         NaN, 0 without gradients."""
-        found = [self.gradients] if self.gradients is not None else [p.grad for p in self.parameters]
-        norms = [torch.linalg.vector_norm(_dense(g), torch.inf) for g in found if g is not None and g.numel()]
+        every = [self.gradients] if self.gradients is not None else [p.grad for p in self.parameters]
+        norms = [torch.linalg.vector_norm(_to_dense(g), torch.inf) for g in every if g is not None and g.numel()]
         if not norms:
             return torch.zeros((), dtype=torch.float64, device=self.device)
         return torch.stack(norms).double().max()
@@ -111,9 +111,10 @@ class FlatStorage:
     def spans(self, elements: range, advances: Mapping[int, Any]) -> Iterator[UpdateSpan]:
         """Runs of adjacent pieces with equal `advances`, which one update can handle; parameters not in
         `advances`, which have no gradient, are left out."""
-        found = (piece for piece in self.pieces(elements) if id(piece.parameter) in advances)
         span: list[Piece] = []
-        for piece in found:
+        for piece in self.pieces(elements):
+            if id(piece.parameter) not in advances:
+                continue
             together = span and span[-1].in_storage.stop == piece.in_storage.start
             if span and not (together and advances[id(span[-1].parameter)] == advances[id(piece.parameter)]):
                 yield UpdateSpan(self, span, advances[id(span[0].parameter)])
@@ -140,7 +141,7 @@ class UpdateSpan:
     def fetch(self, weights: torch.Tensor, moments: Mapping[str, torch.Tensor]) -> None:
         """Copy moments, and weights if the host has them, from the host into device tensors of shape
         (elements,)."""
-        for host, place in self._hosted(weights, moments):
+        for host, place in self._host_pairs(weights, moments):
             place.copy_(host, non_blocking=True)
 
     def gather(self, weights: torch.Tensor, gradients: torch.Tensor) -> None:
@@ -148,7 +149,7 @@ class UpdateSpan:
         whole = self.storage.gradients
         if whole is not None:
             gradients.copy_(whole[self.elements.start : self.elements.stop])
-        for piece, at in self._placed():
+        for piece, at in self._places():
             if whole is None:
                 gradients[at].copy_(_gradient(piece.parameter)[piece.within])
             if not self.storage.keeps_weights:
@@ -156,22 +157,22 @@ class UpdateSpan:
 
     def apply(self, weights: torch.Tensor) -> None:
         """Copy updated weights into the parameters."""
-        for piece, at in self._placed():
+        for piece, at in self._places():
             _memory(piece.parameter)[piece.within].copy_(weights[at])
 
     def store(self, weights: torch.Tensor, moments: Mapping[str, torch.Tensor]) -> None:
         """Copy updated moments, and weights if the host has them, back to the host."""
-        for host, place in self._hosted(weights, moments):
+        for host, place in self._host_pairs(weights, moments):
             host.copy_(place, non_blocking=True)
 
-    def _hosted(
+    def _host_pairs(
         self, weights: torch.Tensor, moments: Mapping[str, torch.Tensor]
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         places = {**moments, WEIGHTS: weights} if self.storage.keeps_weights else moments
         for name, place in places.items():
             yield self.storage.on_host(name, self.elements), place
 
-    def _placed(self) -> Iterator[tuple[Piece, slice]]:
+    def _places(self) -> Iterator[tuple[Piece, slice]]:
         first = self.elements.start
         for piece in self.pieces:
             yield piece, slice(piece.in_storage.start - first, piece.in_storage.stop - first)
@@ -187,7 +188,7 @@ def kinds(parameters: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
 
     Raises `ValueError` for one that is complex, sharded or not dense in memory.
     """
-    found: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for parameter in parameters:
         if not parameter.requires_grad or not parameter.numel():
             continue
@@ -196,11 +197,11 @@ def kinds(parameters: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
                 f"a parameter of shape {tuple(parameter.shape)} cannot be offloaded: it is complex, sharded, or "
                 "does not fill its memory; use torch's own optimizer"
             )
-        found.setdefault((parameter.device, parameter.dtype), []).append(parameter)
-    return list(found.values())
+        groups.setdefault((parameter.device, parameter.dtype), []).append(parameter)
+    return list(groups.values())
 
 
-def updated_in(parameter: torch.Tensor) -> torch.dtype:
+def update_dtype(parameter: torch.Tensor) -> torch.dtype:
     """The type in which the parameter's weights and moments are updated: at least float32."""
     return torch.promote_types(parameter.dtype, torch.float32)
 
@@ -210,7 +211,7 @@ def _is_dense(parameter: torch.Tensor) -> bool:
     return torch.empty_like(parameter, device="meta").stride() == parameter.stride()
 
 
-def _dense(gradient: torch.Tensor) -> torch.Tensor:
+def _to_dense(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
@@ -222,7 +223,7 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
 def _gradient(parameter: torch.Tensor) -> torch.Tensor:
     """The gradient's elements in the memory order of the parameter, shape (elements,)."""
     assert parameter.grad is not None
-    gradient = _dense(parameter.grad)
+    gradient = _to_dense(parameter.grad)
     if gradient.stride() != parameter.stride():
         gradient = torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)
     return _memory(gradient)

@@ -61,15 +61,15 @@ def announce(snapshots: Iterable[RankSnapshot], finished: int | None, age_s: flo
 def choose_source(announcements: Sequence[Announcement]) -> Source | None:
     """The state of the latest step of which the ranks together hold every part; None if there is none.
     `announcements` has each rank's, by rank. Every rank computes the same choice."""
-    found: dict[tuple[int, int], dict[Part, list[int]]] = {}
+    states: dict[tuple[int, int], dict[Part, list[int]]] = {}
     for rank, announcement in enumerate(announcements):
         for snapshot in announcement["snapshots"]:
-            parts = found.setdefault((snapshot["step"], snapshot["generation"]), {})
+            parts = states.setdefault((snapshot["step"], snapshot["generation"]), {})
             for fields in snapshot["parts"]:
                 holders = parts.setdefault(Part(*fields), [])
                 if rank not in holders:
                     holders.append(rank)
-    for (step, generation), parts in sorted(found.items(), reverse=True):
+    for (step, generation), parts in sorted(states.items(), reverse=True):
         cover = _cover(parts)
         if cover is not None:
             speaker = min(rank for holders in parts.values() for rank in holders)
@@ -99,13 +99,13 @@ def greatest_age_s(announcements: Sequence[Announcement]) -> float:
 def _cover(parts: Iterable[Part]) -> list[Part] | None:
     """A set of the parts that covers each row exactly once, with as few parts as possible; None where a row is
     missing."""
-    found = set(parts)
-    some = next(iter(found))
+    held = set(parts)
+    like = next(iter(held))
     cover: list[Part] = []
-    for number in range(some.num_parts):
-        counts = sorted({part.count for part in found if part.number == number})
-        whole = Part(some.num_parts, number, grid=some.grid)
-        shares = next((whole.shares(count) for count in counts if found.issuperset(whole.shares(count))), None)
+    for number in range(like.num_parts):
+        counts = sorted({part.count for part in held if part.number == number})
+        whole = Part(like.num_parts, number, grid=like.grid)
+        shares = next((whole.shares(count) for count in counts if held.issuperset(whole.shares(count))), None)
         if shares is None:
             return None
         cover += shares

@@ -19,9 +19,9 @@ from oakum_worker.errors import TaskError
 from oakum_worker.parallel.blocks import Block
 from oakum_worker.parallel.copied_models import UsersParameters, lead_chains
 from oakum_worker.parallel.holdings import Holdings, Place, Rows, SplitTensor, block_of
-from oakum_worker.parallel.split_state import LocalState, SplitState, Tell, fitting, tensor_leaves
+from oakum_worker.parallel.split_state import LocalState, SplitState, Tell, fitting
 from oakum_worker.parallel.template import ModelTemplate, release
-from oakum_worker.state.tree import Document, assemble, dismantle
+from oakum_worker.state.tree import Document, assemble, dismantle, tensor_leaves
 from oakum_worker.task import Task
 from oakum_worker.torch_internals import gathered_parameters
 
@@ -68,7 +68,14 @@ class Shards(SplitState):
         """The device on which the task trains."""
         return self._template.device
 
-    def lay_out(self, group: dist.ProcessGroup | None, rank: int, world_size: int, tell: Tell) -> None:
+    def lay_out(
+        self,
+        group: dist.ProcessGroup | None,
+        rank: int,
+        world_size: int,
+        tell: Tell,
+        other_end: int | None = None,
+    ) -> None:
         """Give the task a new module, sharded for the new generation, whose parameters have arbitrary values, and
         its chains the layers of that module; the old parameters and moments are dropped. Does not communicate."""
         if self.users is None:

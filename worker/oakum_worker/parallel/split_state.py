@@ -60,9 +60,17 @@ class SplitState(Protocol):
     place: Place
     """Which parts this rank holds, and which the others hold."""
 
-    def lay_out(self, group: dist.ProcessGroup | None, rank: int, world_size: int, tell: Tell) -> None:
+    def lay_out(
+        self,
+        group: dist.ProcessGroup | None,
+        rank: int,
+        world_size: int,
+        tell: Tell,
+        other_end: int | None = None,
+    ) -> None:
         """Give the task this rank's parameters for a new generation, with arbitrary values. Collective among the
-        generation's ranks; `tell` sends each rank's JSON document to all."""
+        generation's ranks; `tell` sends each rank's JSON document to all. `other_end` is the lowest rank on
+        another node than rank 0's, None where there is none."""
 
     def free(self) -> None:
         """Free the memory of the previous generation's parameters, whose values are lost."""
@@ -89,15 +97,6 @@ class SplitState(Protocol):
         """Load a state into the model and the optimizer: `whole` tensors by path, and this rank's `rows`, which
         must be in memory from `allocate`. Raises `CheckpointError` where it belongs to another model or
         optimizer."""
-
-
-def tensor_leaves(document: Document) -> Iterator[dict[str, Any]]:
-    """Yield the document's entries that describe tensors by path, type and shape."""
-    if isinstance(document, dict) and "$tensor" in document:
-        yield document
-    elif isinstance(document, dict | list):
-        for item in document.values() if isinstance(document, dict) else document:
-            yield from tensor_leaves(item)
 
 
 def model_document(live: Mapping[str, torch.Tensor]) -> Document:

@@ -35,6 +35,10 @@ class Subgroups(Protocol):
     def timeout(self) -> timedelta:
         """Time that a message or collective of these groups may take."""
 
+    @property
+    def node_sizes(self) -> Sequence[int]:
+        """How many of the generation's ranks each node has, in the order of ranks; empty where that is unknown."""
+
     def form(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
         """Form a group of `ranks` of the generation, in this order; None where this rank is its only member.
 
@@ -56,6 +60,11 @@ class NamedSubgroups:
         """Time that a message or collective of these groups may take."""
         return self._subgroups.timeout
 
+    @property
+    def node_sizes(self) -> Sequence[int]:
+        """As `Subgroups.node_sizes`."""
+        return self._subgroups.node_sizes
+
     def form(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
         """As `Subgroups.form`, under the name preceded by this object's word."""
         return self._subgroups.form(f"{self._word}-{name}", ranks)
@@ -69,13 +78,21 @@ class StoreSubgroups:
     """
 
     def __init__(
-        self, store: dist.Store, rank: int, timeout: timedelta, *, on_gpus: bool = False, secret: bytes = b""
+        self,
+        store: dist.Store,
+        rank: int,
+        timeout: timedelta,
+        *,
+        node_sizes: Sequence[int] = (),
+        on_gpus: bool = False,
+        secret: bytes = b"",
     ) -> None:
         """`rank` is this process's rank in the generation; with `on_gpus`, tensors on GPUs go through NCCL. The
         members of a group prove to each other that they know the `secret`, if it is not empty."""
         self._store = store
         self._rank = rank
         self.timeout = timeout
+        self.node_sizes = node_sizes
         self._on_gpus, self._secret = on_gpus, secret
         self.formed: list[dist.ProcessGroup] = []
         """All groups so far, in the order in which they were formed."""

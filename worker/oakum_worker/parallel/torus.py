@@ -1,6 +1,7 @@
 """2D-torus all-reduce (Mikami et al., arXiv:1811.05233): fewer steps than a ring over many ranks.
 
-The N ranks form a grid of Y rows of X ranks each; the ranks of a node are in one row. A flat tensor of G bytes is
+The N ranks form a grid of Y rows of X ranks each; where nodes have several ranks, a row lies within a node, if
+all nodes can be cut into such rows. A flat tensor of G bytes is
 
 1. reduce-scattered along the rows: each rank has the row's sum of G / X bytes,
 2. all-reduced along the columns: each rank has the sum over all ranks of its G / X bytes,
@@ -24,7 +25,7 @@ import math
 import queue
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -57,14 +58,16 @@ class TorusShape(NamedTuple):
         return list(range(rank % self.row_length, self.row_length * self.num_rows, self.row_length))
 
 
-def grid(num_ranks: int, ranks_per_node: int = 1) -> TorusShape:
-    """The grid for `num_ranks` ranks, of which `ranks_per_node` consecutive ones share a node.
+def grid(num_ranks: int, node_sizes: Sequence[int] = ()) -> TorusShape:
+    """The grid for `num_ranks` ranks, of which those of a node are consecutive: `node_sizes` has how many each
+    node has, in their order.
 
-    If nodes have several ranks and all nodes are full, each row is a node. Otherwise the grid is as square as
+    A row lies within a node, and is as long as rows of one length can be on all nodes: where nodes are equal, it
+    is a node. Where that would be rows of one rank, or nothing is known of nodes, the grid is as square as
     possible. A prime number of ranks, or a single node, gives one row or column.
     """
-    if ranks_per_node > 1 and num_ranks % ranks_per_node == 0:
-        return TorusShape(ranks_per_node, num_ranks // ranks_per_node)
+    if (row_length := math.gcd(*node_sizes)) > 1:
+        return TorusShape(row_length, num_ranks // row_length)
     divisors = [number for number in range(1, num_ranks + 1) if num_ranks % number == 0]
     nearest = min(divisors, key=lambda number: abs(number - math.sqrt(num_ranks)))
     return TorusShape(nearest, num_ranks // nearest)

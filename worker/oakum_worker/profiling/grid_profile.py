@@ -14,8 +14,8 @@ from oakum_worker.devices import device_name
 from oakum_worker.errors import SpecError
 from oakum_worker.parallel.arranging import MOST_RANKS
 from oakum_worker.parallel.grids.arranging import GridArranger
-from oakum_worker.parallel.grids.layouts import GridLayout
 from oakum_worker.parallel.link_costs import USUAL_LINKS, LinkCosts
+from oakum_worker.parallel.pipeline.layouts import Layout
 from oakum_worker.parallel.tensor.conversion import NOT_USED, DividedParameter
 from oakum_worker.parallel.tensor.grids import Grid
 from oakum_worker.spec import TrainerSpec
@@ -104,7 +104,7 @@ def profile_grids(
     arranger.note_links(links)
     progress("try the grids")
     layouts = arranger.layouts(nodes)
-    refused = arranger.grids.refused(nodes * spec.ranks_per_node)
+    refused = arranger.grids.refusals(nodes * spec.ranks_per_node)
     largest = max((layout.grid for layout in layouts), key=lambda grid: grid.num_ranks)
     return GridsProfile(
         products=len(profile.products),
@@ -116,7 +116,7 @@ def profile_grids(
         layouts=tuple(_row(number, layout) for number, layout in enumerate(layouts, start=1)),
         largest_grid=name_for_people(largest),
         converted=arranger.grids.conversion(largest).converted if largest.num_ranks > 1 else (),
-        grids=tuple(_row(nodes, layout) for layout in arranger.compared(nodes * spec.ranks_per_node)),
+        grids=tuple(_row(nodes, layout) for layout in arranger.compare_grids(nodes * spec.ranks_per_node)),
         refused=tuple((name_for_people(grid), why) for grid, why in refused.items()),
     )
 
@@ -128,7 +128,7 @@ def name_for_people(grid: Grid) -> str:
     return f"{grid.side} shards" if grid.kind == "shards" else f"{_KINDS[grid.kind]} of {grid.side}"
 
 
-def _row(nodes: int, layout: GridLayout) -> NodesGrid:
+def _row(nodes: int, layout: Layout) -> NodesGrid:
     grid = layout.grid
     return NodesGrid(
         nodes=nodes,
@@ -139,7 +139,7 @@ def _row(nodes: int, layout: GridLayout) -> NodesGrid:
         micro_batches=layout.num_micro_batches,
         step_s=layout.predicted_step_s,
         samples_per_s=layout.samples_per_s,
-        peak_bytes=layout.peak_bytes,
+        peak_bytes=layout.most_bytes,
         fits=layout.fits,
     )
 

@@ -18,6 +18,7 @@ from oakum_worker.parallel.normalisation import normalise
 from oakum_worker.parallel.pipeline.arranging import Arranger
 from oakum_worker.profiling.grid_profile import name_for_people
 from oakum_worker.profiling.kinds import KindOfLayout, compare_kinds
+from oakum_worker.profiling.refusal import refuse_without_gradients
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.spec_options import PipelineSpec
 from oakum_worker.task import load_task
@@ -81,8 +82,9 @@ def profile_layouts(
     searched for. `memory_bytes` is what one rank may use, by default what the spec says or the device has.
     `progress` is called with the name of each next step. A spec without a pipeline is treated as one with all
     pipeline options at their defaults. Raises `TaskError` where the task fails or does not name its layers, and
-    `SpecError` for more ranks than layouts are searched for.
+    `SpecError` for more ranks than layouts are searched for and where the spec trains without gradients.
     """
+    refuse_without_gradients(spec)
     nodes = min(spec.max_nodes, MOST_RANKS // spec.ranks_per_node) if most_nodes is None else most_nodes
     if nodes * spec.ranks_per_node > MOST_RANKS or nodes < 1:
         raise SpecError(
@@ -124,7 +126,7 @@ def profile_layouts(
                 recompute=layout.recompute,
                 step_s=layout.predicted_step_s,
                 samples_per_s=layout.samples_per_s,
-                peak_bytes=max(layout.peak_bytes),
+                peak_bytes=layout.most_bytes,
                 fits=layout.fits,
             )
             for number, layout in enumerate(layouts, start=1)
@@ -137,6 +139,6 @@ def profile_layouts(
 def _without_grids(arranger: Arranger, num_ranks: int) -> str:
     if not isinstance(arranger, StackedArranger):
         return ""
-    refused = arranger.grids.refused(num_ranks)
+    refused = arranger.grids.refusals(num_ranks)
     several = [grid for grid in grids_up_to(num_ranks) if grid.num_ranks > 1]
     return next(iter(refused.values())) if several and len(refused) == len(several) else ""

@@ -17,6 +17,7 @@ import torch
 from oakum_worker.devices import device_memory_bytes, device_name
 from oakum_worker.profiling.micro_batch import MicroBatchCandidate, largest_batch, largest_that_fits, search
 from oakum_worker.profiling.micro_batch_probe import Probe
+from oakum_worker.profiling.refusal import refuse_without_gradients
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Task, load_task
 
@@ -72,8 +73,10 @@ def profile_micro_batch(
     that a rank has on any number of nodes. `find_largest` also measures how many samples fit at once and how large
     a batch can be. Given the file `cache`, the result of an earlier run with equal model, device and arguments is
     returned without measuring, and a new result is written there; None: neither. `progress` is called with the
-    name of each next measurement. Raises `TaskError` where the task fails or nothing fits.
+    name of each next measurement. Raises `TaskError` where the task fails or nothing fits, and `SpecError` where
+    the spec trains without gradients.
     """
+    refuse_without_gradients(spec)
     torch.set_num_threads(spec.threads_per_rank)
     progress("build the task")
     task = load_task(spec)

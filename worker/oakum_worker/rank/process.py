@@ -23,6 +23,7 @@ import torch
 from oakum_worker.channel import NewsWriter
 from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.checkpoint.host_memory import HostMemory
+from oakum_worker.devices import use_device
 from oakum_worker.errors import DivergedError, GroupError
 from oakum_worker.keeping.keeper import Keeper, KeeperContext
 from oakum_worker.parallel.group import GenerationGroup
@@ -35,6 +36,7 @@ from oakum_worker.rank.start_up import StartUp
 from oakum_worker.rank.threads import Commands, end_process, give_signs_of_life, hand_on_warnings
 from oakum_worker.session.hosts import RankHost
 from oakum_worker.session.scripts import run_script
+from oakum_worker.step.divergence import tensors_to_be_finite
 from oakum_worker.step.training_loop import StepResult, TrainingLoop
 from oakum_worker.step.turns import Course, StepOrder, Turns
 from oakum_worker.task import load_task
@@ -164,8 +166,8 @@ class RankProcess:
         self._has_joined = True
         self._tell(Phase.TRAINING, generation=generation.number)
         self._reporter.enter(generation, rank)
-        self._loop.agree_on_evaluations()
-        if is_evaluated := self._loop.owes_evaluation:
+        self._loop.evaluations.agree()
+        if is_evaluated := self._loop.evaluations.is_owed:
             self._evaluate()
         began_s: float | None = time.monotonic()
         while not self._loop.finished:
@@ -194,7 +196,7 @@ class RankProcess:
         may_close = self._keeper.after_step(durable=result.checkpoint)
         if rank == 0:
             self._reporter.step(result.loss, result.samples)
-        if self._loop.evaluation_due:
+        if self._loop.evaluations.is_due:
             self._evaluate()
             if rank == 0 and not self._loop.finished:
                 self._reporter.flush()  # this rank may be about to leave
@@ -203,11 +205,12 @@ class RankProcess:
     def _evaluate(self) -> None:
         """Evaluate the task, and keep this step's checkpoint where it is the best one. Raises `GroupError` where a
         rank is lost meanwhile."""
-        metrics = self._loop.evaluate() if self._loop.takes_part_in_evaluations else {}
+        evaluations = self._loop.evaluations
+        metrics = evaluations.run() if evaluations.include_this_rank else {}
         if metrics:
             self._reporter.evaluated(metrics)
-        if self._loop.record_evaluation(metrics) and self._loop.best is not None:
-            self._keeper.keep_best(self._loop.best)
+        if evaluations.record(metrics) and evaluations.best is not None:
+            self._keeper.keep_best(evaluations.best)
 
     def _report_switch(self, generation: Generation, rank: int, source: str, began_s: float) -> None:
         """Report, from rank 0, how the generation began, after its first step, which began at `began_s`."""
@@ -227,8 +230,8 @@ class RankProcess:
         """Evaluate, unless that was done after the last step, and save the final state. Raises `DivergedError`
         where training diverged."""
         self._loop.conclude()
-        if not is_evaluated and self._loop.takes_part_in_evaluations:
-            self._reporter.evaluated(self._loop.evaluate())  # its metrics may not have been reported
+        if not is_evaluated and self._loop.evaluations.include_this_rank:
+            self._reporter.evaluated(self._loop.evaluations.run())  # its metrics may not have been reported
         self._keeper.finish()
         if rank == 0:
             self._reporter.flush(final=True)
@@ -297,16 +300,17 @@ def main(config_file: str, local_rank: str, news_descriptor: str, memory: str, a
         """Give the loop what a rank has beside it, and begin to give signs of life."""
         nonlocal loop
         loop = of
+        use_device(next(loop.task.model.parameters()).device, config.num_ranks)
         loop.start_readers()
-        loop.is_over = lambda: group.is_cut
-        checkpoints.finite = loop.finite_tensors
+        loop.ranks.is_over = lambda: group.is_cut
+        checkpoints.finite = tensors_to_be_finite(loop.task.model, loop.loss_parts.spec.divergence)
         threading.Thread(target=checkpoints.prepare, daemon=True, name="imports").start()
         process = _ThisProcess(config, int(local_rank), mailbox, news)
         host_memory = HostMemory(int(memory)) if local_rank == "0" else None
-        keeper = loop.assembly.make_keeper(KeeperContext(loop, spec, checkpoints, process, host_memory))
+        keeper = loop.assembly.make_keeper(KeeperContext(loop.state, spec, checkpoints, process, host_memory))
         reporter = ProgressReporter(news, loop, checkpoints)
         commands.serve(keeper, reporter)
-        pulse = (news, loop, group, reporter, spec.step_timeout_s)
+        pulse = (news, loop.clock, group, reporter, spec.step_timeout_s)
         threading.Thread(target=give_signs_of_life, args=pulse, daemon=True, name="pulse").start()
         start_up.ended("state")
         print(start_up, flush=True)

@@ -17,7 +17,7 @@ from oakum_worker.protocol import Phase
 from oakum_worker.rank.membership import Mailbox
 from oakum_worker.rank.reporter import ProgressReporter
 from oakum_worker.rank.step_clock import StepClock, Vigil, waits_for_others
-from oakum_worker.step.training_loop import TrainingLoop
+from oakum_worker.step.task_clock import TaskClock
 
 _PULSE_S = 0.5
 _LEAVE_S = 10.0
@@ -72,12 +72,16 @@ class Commands:
 
 
 def give_signs_of_life(
-    news: NewsWriter, loop: TrainingLoop, group: GenerationGroup, reporter: ProgressReporter, step_timeout_s: float
+    news: NewsWriter,
+    task_clock: TaskClock,
+    group: GenerationGroup,
+    reporter: ProgressReporter,
+    step_timeout_s: float,
 ) -> None:
     """Tell the agent again and again that this rank is alive. Ends when the task's code exceeds `step_timeout_s`
     in one step, or when the training thread does not stop to wait for ranks of a generation that is over; the hang
     is then reported, and the agent kills the rank."""
-    clock = StepClock(lambda: loop.computing_since_s, waits_for_others)
+    clock = StepClock(lambda: task_clock.computing_since_s, waits_for_others)
     vigil = Vigil(lambda: group.is_to_be_left and waits_for_others())
     while not clock.exceeds(step_timeout_s):
         if vigil.lasts(_LEAVE_S):

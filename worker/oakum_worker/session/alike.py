@@ -46,7 +46,7 @@ class RanksAlike:
         if not self._is_due:
             return None
         numbers = [number for value, norm in self._prints.values() for number in (value, value * value, norm)]
-        means = [one / self._loop.world_size for one in self._loop.sums_over_ranks(*numbers)]
+        means = [one / self._loop.ranks.world_size for one in self._loop.ranks.sums(*numbers)]
         places = zip(self._prints, means[::3], means[1::3], means[2::3], strict=True)
         names = [name for name, mean, square, norm in places if _spread(mean, square) > _TOLERANCE * norm]
         if not names:
@@ -62,7 +62,7 @@ class RanksAlike:
     def _is_due(self) -> bool:
         """Whether there are several ranks, after step 1, 2, 4, 8 and so on."""
         steps = self._loop.step_count
-        return self._loop.world_size > 1 and 0 < steps <= _LAST_STEP and steps & (steps - 1) == 0
+        return self._loop.ranks.world_size > 1 and 0 < steps <= _LAST_STEP and steps & (steps - 1) == 0
 
 
 def _prints_of(task: Task, options: Sequence[Mapping[str, Any]]) -> _Prints:

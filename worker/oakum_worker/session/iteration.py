@@ -55,8 +55,8 @@ class Iteration:
 
     def note_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Note some gradients as they are after a backward pass: whoever clips or scales them changes all."""
-        some = [*parameters[:_FEW], *parameters[-_FEW:]]
-        self._noted = [(p.grad, tensor_version(p.grad)) for p in some if p.grad is not None]
+        ends = [*parameters[:_FEW], *parameters[-_FEW:]]
+        self._noted = [(p.grad, tensor_version(p.grad)) for p in ends if p.grad is not None]
 
     @property
     def has_changed_gradients(self) -> bool:
@@ -71,7 +71,7 @@ class Iteration:
     def enter(self, loop: TrainingLoop, num_global: int) -> Any:
         """Read and collate this rank's samples of a batch of `num_global`, and let what the script draws until
         `leave_drawing` be the samples' own. Returns the batch."""
-        self._computing.enter_context(loop.computing())
+        self._computing.enter_context(loop.clock.computing())
         parts = loop.loss_parts
         indices = parts.sampler.indices(self.cursor, self.positions)
         batch, _ = parts.forward.prepared(

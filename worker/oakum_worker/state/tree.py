@@ -48,8 +48,17 @@ def empty_tensors(document: Document) -> dict[str, torch.Tensor]:
     """Path -> uninitialised CPU tensor with the type and shape given in the document, in the document's order."""
     return {
         leaf["$tensor"]: torch.empty(leaf["shape"], dtype=getattr(torch, leaf["dtype"]))
-        for leaf in _tensor_leaves(document)
+        for leaf in tensor_leaves(document)
     }
+
+
+def tensor_leaves(document: Document) -> Iterator[dict[str, Any]]:
+    """Yield the document's entries that describe tensors by path, type and shape."""
+    if isinstance(document, dict) and "$tensor" in document:
+        yield document
+    elif isinstance(document, dict | list):
+        for item in document.values() if isinstance(document, dict) else document:
+            yield from tensor_leaves(item)
 
 
 def _dismantle(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Document:
@@ -81,11 +90,3 @@ def _dismantle_mapping(value: Mapping[Any, Any], path: str, tensors: dict[str, t
 
 def _join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
-
-
-def _tensor_leaves(document: Document) -> Iterator[dict[str, Any]]:
-    if isinstance(document, dict) and "$tensor" in document:
-        yield document
-    elif isinstance(document, dict | list):
-        for item in document.values() if isinstance(document, dict) else document:
-            yield from _tensor_leaves(item)

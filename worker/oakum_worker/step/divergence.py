@@ -164,6 +164,14 @@ class DivergenceWatch:
         return DivergedError(f"{self._first}; {since}. {_ADVICE}")
 
 
+def tensors_to_be_finite(model: nn.Module, spec: DivergenceSpec | None) -> frozenset[str]:
+    """Paths of the tensors in the trainer's state that have to be finite for the state to be worth keeping; none
+    where nothing watches for divergence."""
+    if spec is None:
+        return frozenset()
+    return frozenset(f"model.{name}" for name, p in model.named_parameters() if p.requires_grad)
+
+
 def _elsewhere(step: int) -> str:
     return f"gradients or weights of another rank were not finite at step {step}"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -13,9 +15,12 @@ from oakum_worker.gathering import Gathering, no_gathering
 from oakum_worker.losses import Loss
 from oakum_worker.parallel.chunks import Chunk, equal_chunks, own_chunks
 from oakum_worker.parallel.normalisation import Synchronisation
+from oakum_worker.randomness.batch_dims import BatchDims
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.state.cursor import Cursor
+from oakum_worker.step.batch_sizes import BatchSizes
 from oakum_worker.step.forward_pass import ForwardPass
+from oakum_worker.step.read_ahead import ReadAhead, read_in_order
 from oakum_worker.step.reading_order import ReadingOrder, Share
 from oakum_worker.step.replica_batch import ReplicaBatch
 from oakum_worker.step.sampler import ElasticSampler
@@ -53,6 +58,38 @@ class LossParts:
             half = max(-(-num_samples // 2), 1)  # the noise is estimated from two parts of a batch
             size = min(size or half, half)
         return own_chunks(num_samples, number, shares, size)
+
+
+def loss_parts(
+    task: Task,
+    spec: TrainerSpec,
+    batches: BatchSizes,
+    norms: Synchronisation,
+    gathering: Gathering,
+    precision: Callable[[], AbstractContextManager[Any]],
+    *,
+    readers: ReadAhead | None,
+    always_draws: bool,
+    dims: BatchDims | None,
+) -> LossParts:
+    """The objects that compute the losses of a trainer's steps. `readers` read samples ahead; the other arguments
+    are those of `ForwardPass`."""
+    parts: LossParts
+    sampler = ElasticSampler(len(task.dataset), batches.at, spec.seed)
+    order = ReadingOrder(sampler, spec.epochs, lambda samples, share: parts.divide(samples, share))
+    times = StepTimes()
+    forward = ForwardPass(
+        task,
+        spec,
+        precision,
+        times,
+        read_ahead=None if readers is None else partial(read_in_order, readers, order),
+        always_draws=always_draws,
+        dims=dims,
+    )
+    noise, noted = batches.measures_noise, None if readers is None else order
+    parts = LossParts(task, spec, forward, sampler, norms, gathering, noise, times, noted)
+    return parts
 
 
 @dataclass(frozen=True)

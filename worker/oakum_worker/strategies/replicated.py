@@ -13,7 +13,7 @@ def keep_whole_state(context: KeeperContext) -> Keeper:
     from oakum_worker.keeping.replicated import ReplicatedKeeper  # late: a loop without a process needs none
 
     settings = context.spec.checkpoint
-    keeper = ReplicatedKeeper(context.loop, settings, context.checkpoints, context.memory, context.process.warn)
+    keeper = ReplicatedKeeper(context.state, settings, context.checkpoints, context.memory, context.process.warn)
     keeper.recall()
     return keeper
 
@@ -25,6 +25,5 @@ def assemble(ingredients: Ingredients) -> Assembly:
         ingredients.task.model,
         measure_noise=ingredients.measures_noise,
         all_reduce=spec.parallel.all_reduce,
-        ranks_per_node=spec.ranks_per_node,
     )
     return Assembly(reducer, keep_whole_state)

@@ -15,7 +15,7 @@ def keep_split_state(context: KeeperContext, state: SplitState, engine: SplitSta
     """Make the keeper of a state of which each rank has a part. Returns the keeper."""
     from oakum_worker.keeping.split import SplitStateKeeper  # late: it takes a second to import
 
-    return SplitStateKeeper(context.loop, state, engine, context.spec, context.checkpoints, context.process)
+    return SplitStateKeeper(context.state, state, engine, context.spec, context.checkpoints, context.process)
 
 
 def _refuse_offloading(task: Task) -> None:

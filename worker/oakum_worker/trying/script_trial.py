@@ -38,8 +38,8 @@ class ScriptTrial:
 
     def _turns(self, loop: TrainingLoop) -> Turns:
         facts = self._facts
-        facts.num_samples = loop.total_samples // self._spec.epochs
-        facts.total_samples = loop.total_samples
+        facts.num_samples = loop.progress.total_samples // self._spec.epochs
+        facts.total_samples = loop.progress.total_samples
         facts.num_parameters = sum(parameter.numel() for parameter in loop.task.model.parameters())
         for _ in range(_STEPS):
             if loop.finished or (result := (yield StepOrder())) is None:

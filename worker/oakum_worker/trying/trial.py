@@ -25,7 +25,7 @@ from oakum_worker.errors import CheckpointError, TaskError
 from oakum_worker.listing import some_of
 from oakum_worker.memory_advice import memory_advice
 from oakum_worker.parallel.copied_models import with_a_copy
-from oakum_worker.parallel.gradient_look import NOTHING_IS_TRAINED, told_of_lacking_gradients
+from oakum_worker.parallel.gradient_look import NOTHING_IS_TRAINED, describe_lacking_gradients
 from oakum_worker.profiling.sample_errors import collate, read
 from oakum_worker.rehearsal import rehearse
 from oakum_worker.spec import TrainerSpec
@@ -273,7 +273,7 @@ class _Trial:
             if len(lacking) == len(trained):
                 raise TaskError(NOTHING_IS_TRAINED)
             if lacking:
-                self.facts.remarks.append(told_of_lacking_gradients(lacking))
+                self.facts.remarks.append(describe_lacking_gradients(lacking))
         held = {id(p) for group in self._task.optimizer.param_groups for p in group["params"]}
         own = {name: p for name, p in self._task.model.named_parameters() if p.requires_grad}
         if left_out := [name for name, p in own.items() if id(p) not in held]:
@@ -295,6 +295,8 @@ class _Trial:
         return ""
 
     def _estimate(self) -> str:
+        if not strategy_of(self._spec).takes_gradients:
+            return "left out: it is measured in backward passes, and this task has none"
         self.facts.memory = need = memory_need(self._task, self._spec)
         return need.summary
 
@@ -325,7 +327,7 @@ class _Trial:
     def _set_up(self) -> str:
         self._task.optimizer.zero_grad()
         self._loop = TrainingLoop(self._task, self._spec)
-        return f"{self._loop.total_steps:,} steps"
+        return f"{self._loop.progress.total_steps:,} steps"
 
     def _adopt(self, folder: Path) -> str:
         assert self._loop is not None
@@ -334,11 +336,11 @@ class _Trial:
             newest = find_checkpoint(folder) if manifest_path(folder).is_file() else checkpoints.newest()
             if newest is None:
                 raise TaskError(f"there is no whole checkpoint in {folder}: submit the trainer without --from")
-            loaded = self._loop.state_dict()
+            loaded = self._loop.state.state_dict()
             with warnings.catch_warnings():  # torch's, that there is no process group.
                 warnings.simplefilter("ignore")
                 checkpoints.load(newest, loaded)
-            self._loop.adopt_state_dict(loaded)
+            self._loop.state.adopt(loaded)
         except CheckpointError as error:
             raise TaskError(str(error)) from error
         return f"step {newest.step:,}"
@@ -352,7 +354,7 @@ class _Trial:
     def _evaluate(self) -> str:
         assert self._loop is not None
         try:
-            metrics = self._loop.evaluate()
+            metrics = self._loop.evaluations.run()
         except TaskError:
             raise
         except Exception as error:

@@ -52,7 +52,7 @@ def advise_spec(
         largest = max(1, min([spec.global_batch, *(n for _, n in spec.batch_schedule)]) // spec.ranks_per_node)
         most = max(spec.min_nodes, min(nodes.most_nodes, largest))
         most = max((size for size in spec.listed_sizes if size <= most), default=most)
-        if _as_good(nodes, spec.max_nodes, most):
+        if _suffices(nodes, spec.max_nodes, most):
             most = spec.max_nodes
         if most != spec.max_nodes:
             fields["max_nodes"] = most
@@ -82,7 +82,7 @@ def advise_spec(
     if batch is not None and batch.best is not None and facts is not None:
         best = batch.best.samples
         present = spec.micro_batch or facts["share"]
-        if best != present and not _as_fast(batch, present) and not splits_layers(spec):
+        if best != present and not _trains_as_fast(batch, present) and not splits_layers(spec):
             fields["micro_batch"] = best
             reasons["micro_batch"] = (
                 f"{batch.best.samples_per_s:,.0f} samples/s in {mib(batch.best.peak_bytes)} of "
@@ -115,15 +115,15 @@ def _least_nodes(spec: TrainerSpec, needed: int) -> int | None:
     return next((size for size in spec.listed_sizes if size >= needed), None if spec.listed_sizes else needed)
 
 
-def _as_good(nodes: NodesAdvice, present: int, most: int) -> bool:
+def _suffices(nodes: NodesAdvice, present: int, most: int) -> bool:
     """Whether `present` nodes are the advised `most`, but for what measuring leaves unsure."""
-    asked = nodes.asked_efficiency
+    target = nodes.asked_efficiency
     if present > most:
-        return present <= nodes.largest and nodes.efficiency(present) >= (1 - _AS_GOOD) * asked
-    return present == most or nodes.efficiency(present + 1) <= (1 + _AS_GOOD) * asked
+        return present <= nodes.largest and nodes.efficiency(present) >= (1 - _AS_GOOD) * target
+    return present == most or nodes.efficiency(present + 1) <= (1 + _AS_GOOD) * target
 
 
-def _as_fast(batch: MiniBatchAdvice, present: int) -> bool:
+def _trains_as_fast(batch: MiniBatchAdvice, present: int) -> bool:
     """Whether mini-batches of `present` samples fit and are hardly slower than the fastest."""
     rate = next((row.samples_per_s for row in batch.sizes if row.samples == present), None)
     assert batch.best is not None
@@ -158,10 +158,10 @@ def _precision(spec: TrainerSpec, facts: Facts | None) -> tuple[str, tuple[str, 
 def _layout(spec: TrainerSpec, facts: Facts | None, nodes: int) -> str:
     if facts is None:
         return f"as it is, {_kind(spec)}: rates of one layout do not tell of others"
-    layouts = [one for one in facts["layouts"] if one["nodes"] <= nodes and one["fits"]]
+    layouts = [layout for layout in facts["layouts"] if layout["nodes"] <= nodes and layout["fits"]]
     if not layouts:
         return "replicated: each rank has the whole model" if facts["largest"] else "none fits"
-    best = max(layouts, key=lambda one: one["samples_per_s"])
+    best = max(layouts, key=lambda layout: layout["samples_per_s"])
     on = f"micro-batches of {in_samples(best['micro_batch'])}, on {in_nodes(best['nodes'])}"
     again = ", layers computed again for the backward pass" if best.get("recompute") else ""
     return f"{_shape(best)}, {on}{again}"
@@ -169,12 +169,12 @@ def _layout(spec: TrainerSpec, facts: Facts | None, nodes: int) -> str:
 
 def _kind(spec: TrainerSpec) -> str:
     """How the spec spreads the model over ranks."""
-    given = spec.parallel
-    if given.pipeline is not None:
-        return "a pipeline" if given.tensor is None else "a pipeline of grids"
-    if given.tensor is not None:
+    parallel = spec.parallel
+    if parallel.pipeline is not None:
+        return "a pipeline" if parallel.tensor is None else "a pipeline of grids"
+    if parallel.tensor is not None:
         return "grids of ranks"
-    return "replicated" if given.data == "auto" else given.data
+    return "replicated" if parallel.data == "auto" else parallel.data
 
 
 def _shape(layout: Facts) -> str:
@@ -230,9 +230,11 @@ def what_would_fit(facts: Facts, batch: MiniBatchAdvice) -> list[str]:
 def _cube(facts: Facts) -> int | None:
     """The side of the smallest cube of ranks whose blocks fit, of 2, 3 and 4; None if none is large enough."""
     static = facts["weight_bytes"] + facts["gradient_bytes"] + facts["optimizer_bytes"]
-    each = facts["smallest_working_bytes"] / facts["smallest"]
+    sample_bytes = facts["smallest_working_bytes"] / facts["smallest"]
     sides = range(2, 5)  # a cube of side q computes q samples or more
-    return next((q for q in sides if (static + q * facts["smallest"] * each) / q**3 <= facts["limit_bytes"]), None)
+    return next(
+        (q for q in sides if (static + q * facts["smallest"] * sample_bytes) / q**3 <= facts["limit_bytes"]), None
+    )
 
 
 def _shards(facts: Facts) -> int | None:

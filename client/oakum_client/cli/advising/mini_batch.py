@@ -76,19 +76,19 @@ def advise_mini_batch(facts: Facts, *, shared: bool = True) -> MiniBatchAdvice:
     with the fastest algorithms that fit. Returns all sizes and the fastest ones. Layers use one workspace in turn
     if `shared`, else each has one of its own. Raises `MilpError` where the two methods that choose algorithms
     disagree."""
-    measured = {one["samples"]: one for one in facts["sizes"]}
-    times = fit_pass_time((m, one["seconds"]) for m, one in measured.items()) if measured else None
+    measured = {size["samples"]: size for size in facts["sizes"]}
+    times = fit_pass_time((m, size["seconds"]) for m, size in measured.items()) if measured else None
     rows = [_size_advice(facts, m, measured, times, shared=shared) for m in _candidates(facts, measured)]
-    fitting = [row for row in rows if row.samples_per_s is not None]
-    best = max(fitting, key=lambda row: (row.samples_per_s or 0.0, row.samples), default=None)
+    timed = [row for row in rows if row.samples_per_s is not None]
+    best = max(timed, key=lambda row: (row.samples_per_s or 0.0, row.samples), default=None)
     chosen = [row for row in rows if row.chosen_samples_per_s is not None]
     best_chosen = max(chosen, key=lambda row: (row.chosen_samples_per_s or 0.0, row.samples), default=None)
-    shown = best_chosen or best
+    choice = best_chosen or best
     return MiniBatchAdvice(
         tuple(rows),
         best,
         best_chosen,
-        _layer_advice(facts, shown) if shown is not None else (),
+        _layer_advice(facts, choice) if choice is not None else (),
         times,
         facts["uncertainty"],
         shared,
@@ -114,56 +114,60 @@ def _size_advice(
     facts: Facts, samples: int, measured: Mapping[int, Any], times: PassTime | None, *, shared: bool
 ) -> SizeAdvice:
     static = facts["weight_bytes"] + facts["gradient_bytes"] + facts["optimizer_bytes"]
-    working = measured[samples]["working_bytes"] if samples in measured else _working(facts, samples)
+    working = measured[samples]["working_bytes"] if samples in measured else _working_bytes(facts, samples)
     seconds = measured[samples]["seconds"] if samples in measured else (times.seconds(samples) if times else None)
-    layers = [_worth_it(options) for _, options in _options(facts, samples)]
+    layers = [_without_small_gains(options) for _, options in _options(facts, samples)]
     built = [layer[0] for layer in layers]
-    kept, buffer = sum(one.kept_bytes for one in built), max((one.buffer_bytes for one in built), default=0)
-    left = facts["limit_bytes"] - static - max(working - kept - buffer, 0)
-    found = choose_algorithms(layers, left, shared=shared) if layers else None
-    choice = None if found is None else found.choice
+    kept_bytes = sum(option.kept_bytes for option in built)
+    buffer_bytes = max((option.buffer_bytes for option in built), default=0)
+    left_bytes = facts["limit_bytes"] - static - max(working - kept_bytes - buffer_bytes, 0)
+    solution = choose_algorithms(layers, left_bytes, shared=shared) if layers else None
+    choice = None if solution is None else solution.choice
     rate = None
     if choice is not None and seconds is not None:
-        rate = step_rate(facts["share"], samples, _quicker(seconds, built, choice))
+        rate = step_rate(facts["share"], samples, _seconds_with_choice(seconds, built, choice))
     return SizeAdvice(
         samples=samples,
         peak_bytes=static + working,
         samples_per_s=(
             step_rate(facts["share"], samples, measured[samples]["seconds"]) if samples in measured else None
         ),
-        left_bytes=left,
+        left_bytes=left_bytes,
         chosen_samples_per_s=rate,
         algorithms=(
             ()
             if choice is None
             else tuple(layer[index].algorithm for layer, index in zip(layers, choice.options, strict=True))
         ),
-        by=() if found is None else found.by,
+        by=() if solution is None else solution.by,
     )
 
 
-def _worth_it(options: Sequence[LayerOption]) -> list[LayerOption]:
+def _without_small_gains(options: Sequence[LayerOption]) -> list[LayerOption]:
     """The options, where those that are hardly faster than the layer as built count as no faster."""
     built = options[0].seconds
-    return [replace(one, seconds=built) if _WORTH_IT * built < one.seconds < built else one for one in options]
+    return [
+        replace(option, seconds=built) if _WORTH_IT * built < option.seconds < built else option
+        for option in options
+    ]
 
 
-def _quicker(seconds: float, built: Sequence[LayerOption], choice: LayerChoice) -> float:
+def _seconds_with_choice(seconds: float, built: Sequence[LayerOption], choice: LayerChoice) -> float:
     """Seconds of a pass with the chosen algorithms. `seconds` is the pass as it is; of that, layers are assumed
     to take no more than they took when timed alone (`built`)."""
-    alone = sum(one.seconds for one in built)
+    alone = sum(layer.seconds for layer in built)
     part = min(alone, seconds)
     return seconds - part + part * choice.seconds / alone if alone > 0 else seconds
 
 
-def _working(facts: Facts, samples: int) -> int:
+def _working_bytes(facts: Facts, samples: int) -> int:
     """Working memory in bytes of a mini-batch of this size, by a straight line through the smallest and the
     largest measured size."""
     points = {facts["smallest"]: facts["smallest_working_bytes"]}
-    points |= {one["samples"]: one["working_bytes"] for one in facts["sizes"]}
+    points |= {size["samples"]: size["working_bytes"] for size in facts["sizes"]}
     (low, before), (high, after) = min(points.items()), max(points.items())
-    each = (after - before) / (high - low) if high > low else after / high
-    return int(after + each * (samples - high))
+    sample_bytes = (after - before) / (high - low) if high > low else after / high
+    return int(after + sample_bytes * (samples - high))
 
 
 def _options(facts: Facts, samples: int) -> list[tuple[Facts, list[LayerOption]]]:
@@ -175,22 +179,22 @@ def _options(facts: Facts, samples: int) -> list[tuple[Facts, list[LayerOption]]
     entries: dict[str, list[Any]] = {}
     for layer in facts["layers"]:
         entries.setdefault(layer["names"][0], []).append(layer)
-    found = []
-    for same in entries.values():
-        *_, last = same
-        trials = [{trial["algorithm"]: trial for trial in layer["trials"]} for layer in same]
+    layers = []
+    for sizes in entries.values():
+        *_, last = sizes
+        trials = [{trial["algorithm"]: trial for trial in layer["trials"]} for layer in sizes]
         options = [
             _option(
                 name,
                 len(last["names"]),
                 samples,
-                [(layer["samples"], by[name]) for layer, by in zip(same, trials, strict=True)],
+                [(layer["samples"], by[name]) for layer, by in zip(sizes, trials, strict=True)],
             )
             for name in trials[-1]
             if all(name in by for by in trials)
         ]
-        found.append((last, options))
-    return found
+        layers.append((last, options))
+    return layers
 
 
 def _option(name: str, count: int, samples: int, points: Sequence[tuple[int, Any]]) -> LayerOption:
@@ -198,26 +202,26 @@ def _option(name: str, count: int, samples: int, points: Sequence[tuple[int, Any
         low, high = points[0], points[-1]
         if low[0] == high[0]:
             return float(high[1][key]) * samples / high[0]
-        each = (high[1][key] - low[1][key]) / (high[0] - low[0])
-        return max(float(low[1][key] + each * (samples - low[0])), 0.0)
+        slope = (high[1][key] - low[1][key]) / (high[0] - low[0])
+        return max(float(low[1][key] + slope * (samples - low[0])), 0.0)
 
-    line = fit_pass_time((m, one["seconds"]) for m, one in points)
+    line = fit_pass_time((m, trial["seconds"]) for m, trial in points)
     low = points[0][0]
     # A line through two sizes says nothing of smaller ones: there algorithms keep the ratio of the smaller size.
     seconds = line.seconds(samples) if samples >= low else line.seconds(low) * samples / low
     return LayerOption(name, count * seconds, round(count * at("kept_bytes")), round(at("buffer_bytes")))
 
 
-def _layer_advice(facts: Facts, shown: SizeAdvice) -> tuple[LayerAdvice, ...]:
-    rows = _options(facts, shown.samples)
-    chosen = shown.algorithms or tuple(AS_BUILT for _ in rows)
+def _layer_advice(facts: Facts, size: SizeAdvice) -> tuple[LayerAdvice, ...]:
+    rows = _options(facts, size.samples)
+    chosen = size.algorithms or tuple(AS_BUILT for _ in rows)
     return tuple(
         LayerAdvice(
             tuple(layer["names"]),
             layer["kind"],
             algorithm,
             tuple(options),
-            tuple((one["algorithm"], one["why"]) for one in layer["skipped"]),
+            tuple((trial["algorithm"], trial["why"]) for trial in layer["skipped"]),
         )
         for (layer, options), algorithm in zip(rows, chosen, strict=True)
     )

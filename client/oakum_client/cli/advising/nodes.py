@@ -82,8 +82,8 @@ def nodes_from_passes(
     bandwidth.
 
     T_C is the time that grows with the samples. T_O is the time that a pass and the optimizer's step take for
-    any number of samples, plus on n nodes a ring all-reduce, of which nothing is assumed to be hidden. At most
-    `global_batch` ranks are considered.
+    any number of samples, plus on n nodes a ring all-reduce, of which nothing is assumed to be hidden. Beyond
+    `max_nodes`, only numbers of nodes are considered whose ranks all have samples.
     """
     passes = math.ceil(global_batch / micro_batch)
     compute_s = (times.sample_s * global_batch + (passes - 1) * times.fixed_s) / ranks_per_node
@@ -108,7 +108,7 @@ def nodes_from_layouts(
     be two or more. No more than `max_nodes` nodes are considered."""
     weighted = [(n, rate, 1.0) for n, rate in rates]
     source = "the predicted rates of the fastest layouts, fitted by a / n + b + c log2(n)"
-    return _fitted(weighted, source, (), global_batch, max_nodes, max_nodes, efficiency)
+    return _advice_from_fit(weighted, source, (), global_batch, max_nodes, max_nodes, efficiency)
 
 
 def nodes_from_rates(
@@ -123,10 +123,10 @@ def nodes_from_rates(
     source = "the rates that the trainer has measured, fitted by a / n + b + c log2(n)"
     measured = [(n, rate) for n, rate, _ in rates]
     largest = max(min(global_batch, _MOST_NODES), max_nodes)
-    return _fitted(rates, source, measured, global_batch, max_nodes, largest, efficiency)
+    return _advice_from_fit(rates, source, measured, global_batch, max_nodes, largest, efficiency)
 
 
-def _fitted(
+def _advice_from_fit(
     rates: Sequence[tuple[int, float, float]],
     source: str,
     measured: Sequence[tuple[int, float]],
@@ -135,12 +135,10 @@ def _fitted(
     largest: int,
     efficiency: float,
 ) -> NodesAdvice:
-    nodes, found, seconds = (np.array(column, dtype=np.float64) for column in zip(*rates, strict=True))
-    fitted = fit_step_time(nodes, found, seconds)
-    compute_s = global_batch * max(fitted.compute, 1e-9 * (fitted.constant or 1.0))
-    overheads = [
-        global_batch * (fitted.constant + fitted.communication * math.log2(n)) for n in range(1, largest + 1)
-    ]
+    nodes, samples_per_s, seconds = (np.array(column, dtype=np.float64) for column in zip(*rates, strict=True))
+    fit = fit_step_time(nodes, samples_per_s, seconds)
+    compute_s = global_batch * max(fit.compute, 1e-9 * (fit.constant or 1.0))
+    overheads = [global_batch * (fit.constant + fit.communication * math.log2(n)) for n in range(1, largest + 1)]
     return _advice(source, global_batch, compute_s, overheads, max_nodes, efficiency, measured)
 
 
@@ -156,10 +154,10 @@ def _advice(
     costs = StepCosts(compute_s, overheads_s[max_nodes - 1])
     steps = [compute_s / n + overhead for n, overhead in enumerate(overheads_s, start=1)]
     efficiencies = [steps[0] / (n * step) for n, step in enumerate(steps, start=1)]
-    enough = [n for n, found in enumerate(efficiencies, start=1) if found >= efficiency]
+    enough = [n for n, reached in enumerate(efficiencies, start=1) if reached >= efficiency]
     most = max(enough, default=1)
     doubled = (2**k for k in range(13) if 2**k <= max_nodes)
-    shown = sorted({*range(1, min(max_nodes, 4) + 1), *doubled, max_nodes, most, *(n for n, _ in measured)})
+    listed = sorted({*range(1, min(max_nodes, 4) + 1), *doubled, max_nodes, most, *(n for n, _ in measured)})
     return NodesAdvice(
         source=source,
         global_batch=global_batch,
@@ -173,7 +171,7 @@ def _advice(
         most_nodes=most,
         rows=tuple(
             (n, global_batch / steps[n - 1], n * efficiencies[n - 1], efficiencies[n - 1])
-            for n in shown
+            for n in listed
             if n <= len(steps)
         ),
         measured=tuple(measured),

@@ -47,7 +47,7 @@ def mini_batch_lines(facts: Facts, batch: MiniBatchAdvice, checked: Sequence[Map
         plain = "too large" if row.samples_per_s is None else rate(row.samples_per_s)
         yield (
             f"  {row.samples:7,}{mib(row.peak_bytes - static):>14}{mib(row.peak_bytes):>12}"
-            f"{mib(max(row.left_bytes, 0)):>18}{plain:>12}{_with_others(row):>24}{marks}"
+            f"{mib(max(row.left_bytes, 0)):>18}{plain:>12}{_rate_with_choice(row):>24}{marks}"
         )
     yield "  working: samples, layers' outputs and workspace, at their peak"
     yield "  left for layers: what their algorithms may keep and use"
@@ -68,11 +68,11 @@ def mini_batch_lines(facts: Facts, batch: MiniBatchAdvice, checked: Sequence[Map
     if layers:
         yield ""
         yield from layers
-    for one in checked:
-        yield from _checked_lines(one, batch)
+    for trial in checked:
+        yield from _trial_lines(trial, batch)
 
 
-def _with_others(row: SizeAdvice) -> str:
+def _rate_with_choice(row: SizeAdvice) -> str:
     if row.chosen_samples_per_s is None:
         return "none fit" if row.samples_per_s is None else "-"
     if set(row.algorithms) <= {AS_BUILT}:
@@ -81,13 +81,13 @@ def _with_others(row: SizeAdvice) -> str:
 
 
 def _layer_lines(batch: MiniBatchAdvice) -> Iterable[str]:
-    shown = batch.best_chosen or batch.best
-    if shown is None or not batch.layers:
+    size = batch.best_chosen or batch.best
+    if size is None or not batch.layers:
         return
-    yield f"  Algorithms of each layer for {in_samples(shown.samples)}, forward and backward pass; + is chosen by"
+    yield f"  Algorithms of each layer for {in_samples(size.samples)}, forward and backward pass; + is chosen by"
     workspaces = "layers use one workspace in turn" if batch.shared else "each layer has its own workspace"
     yield f"  minimise sum x_kl T_kl(b) with sum x_kl M_kl(b) <= left(b), where {workspaces}"
-    yield f"  ({' and '.join(shown.by) or 'nothing'} found the choice)"
+    yield f"  ({' and '.join(size.by) or 'nothing'} found the choice)"
     skipped: dict[tuple[str, str], None] = {}
     for layer in batch.layers:
         more = f" and {len(layer.names) - 1} alike" if len(layer.names) > 1 else ""
@@ -102,18 +102,18 @@ def _layer_lines(batch: MiniBatchAdvice) -> Iterable[str]:
     yield from (f"  not tried, {name}: {why}" for name, why in skipped)
 
 
-def _checked_lines(one: Mapping[str, Any], batch: MiniBatchAdvice) -> Iterable[str]:
-    if one["why"] is not None:
-        yield f"  with the chosen algorithms the task does not run ({one['why']}): leave it as it is"
+def _trial_lines(trial: Mapping[str, Any], batch: MiniBatchAdvice) -> Iterable[str]:
+    if trial["why"] is not None:
+        yield f"  with the chosen algorithms the task does not run ({trial['why']}): leave it as it is"
         return
-    if one["seconds"] is None:
-        yield f"  {in_samples(one['samples'])} do not fit with the chosen algorithms: leave the task as it is"
+    if trial["seconds"] is None:
+        yield f"  {in_samples(trial['samples'])} do not fit with the chosen algorithms: leave the task as it is"
         return
-    plain = f", {rate(one['samples'] / one['plain_s'])} as it is" if one["plain_s"] else ""
-    pays = one["plain_s"] is None or one["plain_s"] >= _WORTH_IT * one["seconds"]
+    plain = f", {rate(trial['samples'] / trial['plain_s'])} as it is" if trial["plain_s"] else ""
+    pays = trial["plain_s"] is None or trial["plain_s"] >= _WORTH_IT * trial["seconds"]
     yield (
-        f"  the whole model with the chosen algorithms: {in_samples(one['samples'])} in "
-        f"{mib(one['peak_bytes'])} at {rate(one['samples'] / one['seconds'])} samples/s{plain}"
+        f"  the whole model with the chosen algorithms: {in_samples(trial['samples'])} in "
+        f"{mib(trial['peak_bytes'])} at {rate(trial['samples'] / trial['seconds'])} samples/s{plain}"
         f"{'' if pays else ': they do not pay, leave the task as it is'}"
     )
     if pays:
@@ -126,7 +126,7 @@ def _checked_lines(one: Mapping[str, Any], batch: MiniBatchAdvice) -> Iterable[s
 
 def nodes_lines(nodes: NodesAdvice) -> Iterable[str]:
     """Lines of text: the lemma in both of its forms, and the predicted speed-up by number of nodes."""
-    costs, asked = nodes.costs, nodes.asked_efficiency
+    costs, target = nodes.costs, nodes.asked_efficiency
     yield "Number of nodes, for the same global batch on any number"
     yield (
         f"  T_C {1e3 * costs.compute_s:.3g} ms of compute, which nodes share; T_O {1e3 * costs.overhead_s:.3g} ms "
@@ -136,7 +136,7 @@ def nodes_lines(nodes: NodesAdvice) -> Iterable[str]:
     yield f"  R  = T_O / (T_C + T_O) = {costs.share:.4g}: speed-up n / (1 + (n - 1) R)"
     yield f"  R' = T_O / T_C = {costs.ratio:.4g}: efficiency (1 + R') / (1 + n R')"
     lemma = "any number of nodes" if nodes.lemma_nodes is None else f"at most {in_nodes(nodes.lemma_nodes)}"
-    yield f"  for an efficiency of {100 * asked:g} %: {lemma}, if T_O were the same on any number;"
+    yield f"  for an efficiency of {100 * target:g} %: {lemma}, if T_O were the same on any number;"
     yield f"  at most {in_nodes(nodes.most_nodes)} with T_O as it grows (up to {nodes.largest:,} were looked at)"
     if nodes.limit_by_share is not None and nodes.limit_by_ratio is not None:
         yield (
@@ -145,9 +145,9 @@ def nodes_lines(nodes: NodesAdvice) -> Iterable[str]:
         )
     yield ""
     yield "  nodes   samples/s   speed-up   efficiency" + ("   measured" if nodes.measured else "")
-    found = dict(nodes.measured)
+    measured_rates = dict(nodes.measured)
     for n, samples_per_s, speedup, efficiency in nodes.rows:
-        measured = f"{rate(found[n]):>11}" if n in found else ""
+        measured = f"{rate(measured_rates[n]):>11}" if n in measured_rates else ""
         yield f"  {n:5,}{rate(samples_per_s):>12}{speedup:11.2f}{100 * efficiency:11.0f} %{measured}"
 
 
@@ -178,8 +178,8 @@ def choice_lines(advice: SpecAdvice, prospect: str) -> Iterable[str]:
     yield "What Oakum would choose"
     yield f"  layout      {advice.layout}"
     if advice.mini_batch is not None:
-        kept = "" if "micro_batch" in advice.fields else ", as it is: none is surely faster"
-        yield f"  mini-batch  {in_samples(advice.mini_batch)}{kept}"
+        remark = "" if "micro_batch" in advice.fields else ", as it is: none is surely faster"
+        yield f"  mini-batch  {in_samples(advice.mini_batch)}{remark}"
     yield f"  precision   {advice.precision}"
     yield f"  recompute   {', '.join(name or 'the whole model' for name in advice.recompute) or 'nothing'}"
     for name, value in advice.fields.items():

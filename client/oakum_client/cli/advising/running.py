@@ -63,14 +63,14 @@ def running_advice(
     for an efficiency E gives s >= E / (1 - E) B T_O / T_C.
     """
     sizes = () if spec.batch_schedule or spec.adaptive_batch else tuple(_size_run(spec, n, r) for n, r, _ in rates)
-    known = [size.at_once for size in sizes if size.at_once is not None]
+    bounds = [size.at_once for size in sizes if size.at_once is not None]
     at = min(max(present, 1), nodes.largest)
     part = min(nodes.asked_efficiency, 0.99)
     enough = part / (1 - part) * nodes.global_batch * nodes.overhead_s(at) / nodes.costs.compute_s
     return RunningAdvice(
         trainer,
         tuple(sorted(sizes, key=lambda size: size.nodes)),
-        max(known, default=None),
+        max(bounds, default=None),
         at,
         max(1, math.ceil((1 - _EXACT) * enough / spec.ranks_per_node)),
         part,

@@ -44,7 +44,7 @@ def _without_old_advice(lines: list[str], fields: Mapping[str, Any]) -> Iterator
         if line.startswith(NOTE):
             continue
         if line.startswith(MARK):
-            below = next((one for one in lines[number + 1 :] if not one.startswith(MARK)), "")
+            below = next((following for following in lines[number + 1 :] if not following.startswith(MARK)), "")
             if not below.strip() or below.split(":")[0] in fields:
                 continue
         yield line
@@ -65,7 +65,7 @@ def _set(text: str, name: str, value: Any, reason: str) -> str:
         changed = text[: node.start_mark.index] + written + text[end:]
         start = sum(len(line) for line in lines[: key.start_mark.line])
         return changed[:start] + comment + changed[start:]
-    before = next((places[one] for one in _AFTER if one in places), None)
+    before = next((places[name_before] for name_before in _AFTER if name_before in places), None)
     at = len(lines) if before is None else text[: _end_of(text, before[1])].count("\n") + 1
     return "".join([*lines[:at], comment, f"{name}: {written}\n", *lines[at:]])
 

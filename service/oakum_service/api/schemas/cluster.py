@@ -75,6 +75,17 @@ class ClusterView(BaseModel):
     foreground_delay_last_s: float | None = None
     """Delay of the last foreground start; all delays are the seconds that a job waited for our fragments to
     leave."""
+    limit_delay_p99_s: float | None = None
+    """An administrator's limit of `foreground_delay_p99_s`; null without one."""
+    exceeds_delay_p99: bool = False
+    """Whether that limit is exceeded."""
+    lost_share: float | None = None
+    """Share of the node-time lent this month (UTC) that brought nothing: warm-up, stalls, repeated steps; null
+    where none was lent."""
+    limit_lost_share: float | None = None
+    """An administrator's limit of `lost_share`; null without one."""
+    exceeds_lost_share: bool = False
+    """Whether that limit is exceeded."""
     num_fragments: int = 0
     """Number of live fragments, warming up or not."""
     held: bool = False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+from oakum_service.documents.announcement import AnnouncedKind
+
 
 class StretchColumns(BaseModel):
     """What nodes did: one entry of each column for one stretch."""
@@ -40,6 +42,24 @@ class FragmentColumns(BaseModel):
     """How many fragments of the trainer are merged into it."""
 
 
+class AnnouncedColumns(BaseModel):
+    """What the scheduler expects to take nodes, a forecast: one entry of each column for one waiting foreground
+    job or reservation on one node, the soonest 20 of each node. Which part of a node a job will have is not known:
+    it is told of all of them."""
+
+    node: list[int] = []
+    """Index in `nodes`."""
+    start_s: list[float] = []
+    """Seconds after `from_at`; of a reservation that holds the node already, when it began."""
+    end_s: list[float | None] = []
+    """When the job's time limit or the reservation ends; null: it is not known, or does not end."""
+    kind: list[AnnouncedKind] = []
+    name: list[str] = []
+    """The job's id, or the reservation's name."""
+    title: list[str] = []
+    """The job's name; `maintenance` for such a reservation; empty where that is not told."""
+
+
 class TimelineRows(BaseModel):
     """Some nodes over time."""
 
@@ -55,6 +75,26 @@ class TimelineRows(BaseModel):
     trainers: list[str]
     stretches: StretchColumns
     fragments: FragmentColumns
+    announced: AnnouncedColumns = AnnouncedColumns()
+    """What is not over and begins before the `to_at` that was asked for, if that is after now: all of it, also in
+    a difference."""
+    announced_from_at: float | None = None
+    """When the first of what is announced for any node of the cluster begins, or began; null: nothing is."""
+    announced_left_out: int = 0
+    """How many jobs and reservations more the scheduler expects, later than the 500 that are kept."""
+
+
+class FoundNodes(BaseModel):
+    """The nodes that a text is found on in a window of time."""
+
+    from_at: float
+    to_at: float
+    """When the window ends, at most the time of the answer."""
+    nodes: list[str]
+    """In the scheduler's order."""
+    is_complete: bool
+    """Whether all that ran in the window was looked through; else what ended last in it was. A shorter window has
+    less to look through."""
 
 
 class OccupancyBand(BaseModel):

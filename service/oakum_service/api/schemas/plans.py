@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from oakum_service.api.schemas.plan_words import found, quality_of, unit_of, worth_of
 from oakum_service.api.schemas.trainers import TrainerChange
 
 
@@ -19,21 +20,47 @@ class AllocationView(BaseModel):
     reason: str
 
 
-class PlanView(BaseModel):
+class _Told(BaseModel):
+    """What all documents of a plan tell of it, and the same in words."""
+
+    objective: str
+    value: float
+    """Sum over all trainers of what their nodes are worth to them, in `unit`."""
+    bound: float
+    """No plan is worth more, in `unit`."""
+    optimal: bool
+    solver: str
+    solve_s: float
+    look_ahead_s: float = 0.0
+    """Seconds over which values count; 0 where a service of an older version does not tell."""
+    look_ahead_reason: str = ""
+    """Why it looks so far ahead, as one sentence; empty where a plan of an older version does not tell."""
+    unit: str = ""
+    """The unit of `value` and `bound`."""
+    quality: str = ""
+    """How good the plan is proven to be."""
+    summary: str = ""
+    """Value, quality and origin as one sentence."""
+
+    @model_validator(mode="after")
+    def _in_words(self) -> Self:
+        """Say in words what numbers say, also for a client whose service is older."""
+        worth = worth_of(self.objective, self.value, self.look_ahead_s)
+        self.unit = unit_of(self.objective)
+        self.quality = quality_of(self.objective, self.value, self.bound, optimal=self.optimal)
+        self.summary = f"Worth {worth}: {self.quality}, {found(self.solver, self.solve_s)}."
+        return self
+
+
+class PlanView(_Told):
     """A plan: the nodes of each trainer, and how good the plan is."""
 
     id: int
     parent: int | None
     snapshot: int
     made_at: float
-    solver: str
-    value: float
-    bound: float
     gap: float
-    optimal: bool
-    solve_s: float
-    look_ahead_s: float
-    objective: str
+    """How far `value` may be below the best, as a share of `bound`."""
     allocations: list[AllocationView]
 
 
@@ -46,6 +73,11 @@ class SupposedChange(TrainerChange):
     """Has no part in plans."""
     slurm: None = None
     """Not foreseen."""
+    tags: None = None
+    add_tags: None = None
+    remove_tags: None = None
+    notes: None = None
+    """Tags and notes have no part in plans."""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -86,17 +118,11 @@ class SupposedAllocation(BaseModel):
     reason: str
 
 
-class WhatIfView(BaseModel):
+class WhatIfView(_Told):
     """The plan that would be made; it has no effect."""
 
-    objective: str
     num_idle: int
     """Nodes that a plan could give, drained ones left out."""
-    value: float
-    bound: float
-    optimal: bool
-    solver: str
-    solve_s: float
     held: bool
     """Whether there is a hold, in which case no plan has an effect before it ends."""
     allocations: list[SupposedAllocation]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -21,10 +21,32 @@ class SettingView(BaseModel):
     """When."""
 
 
+class PlanningView(BaseModel):
+    """How plans are made now, apart from trainers and nodes, and what a rescale costs."""
+
+    objective: str
+    look_ahead_s: float | None
+    """Seconds over which a plan counts its gains; null: it follows from how long nodes stay idle."""
+    groups: bool
+    starvation_guard_s: float | None
+    """Seconds without nodes after which a trainer is guaranteed its minimum; null: never."""
+    starvation_quantum_s: float
+    user_cap: int | None
+    milp_solver: Literal["cbc", "highs"]
+    solver_limit_s: float
+    stall_s: float
+    """Seconds for which a rescale stops a trainer: the median of the newest trainers, or as the settings assume it
+    while none has been measured."""
+    start_up_s: float
+    """Seconds from a node's launch to its first step, likewise."""
+
+
 class SettingList(BaseModel):
     """All settings that may be changed while the service runs."""
 
     settings: list[SettingView]
+    planning: PlanningView | None = None
+    """With what else decides plans; `oakum replay --as` plans so. Null from a service before 0.3."""
 
 
 class SettingChange(BaseModel):

@@ -37,6 +37,9 @@ class SpecDocument(BaseModel):
     """The fields of a spec's text."""
 
     spec: dict[str, JsonValue]
+    lines: dict[str, int]
+    """The place of each field, such as `checkpoint.every_s`, with the line of the text, from 1, on which it
+    stands."""
 
 
 class DryRunView(BaseModel):

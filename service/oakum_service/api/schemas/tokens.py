@@ -71,11 +71,13 @@ class SessionView(BaseModel):
     """Who the caller is."""
 
     id: str
-    """Id of the session or token, which a page sends as `X-Oakum-Dashboard`: with another, it is refused."""
+    """Id of the session or token."""
     name: str
     role: str
     expires_at: float | None
     """When the session or token expires; null: it is valid until it is revoked."""
+    key: str | None = None
+    """What a page sends as `X-Oakum-Dashboard` beside the cookie. Only the answer that begins a session has it."""
     may_submit: bool
     """Whether the caller may submit and retry trainers here."""
 

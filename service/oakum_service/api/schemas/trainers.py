@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -11,7 +11,10 @@ from oakum_service.standing import Status
 from oakum_service.states import TimeUse, TrainerState
 from oakum_worker.protocol import BestEvaluation
 from oakum_worker.spec import Sizes, TrainerSpec
-from oakum_worker.spec_options import SlurmSpec
+from oakum_worker.spec_options import Notes, SlurmSpec, Tags
+
+_ANNOTATIONS = frozenset({"tags", "add_tags", "remove_tags", "notes"})
+"""What may be changed at any time, since it changes nothing about training."""
 
 
 class MeasuredRateView(BaseModel):
@@ -198,7 +201,8 @@ class TrainerList(BaseModel):
 
 
 class TrainerChange(BaseModel):
-    """The fields of a live trainer that can be changed (`oakum scale`)."""
+    """What can be changed about a live trainer (`oakum scale`); tags and notes also of one that has ended (`oakum
+    annotate`)."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -214,6 +218,35 @@ class TrainerChange(BaseModel):
     slurm: SlurmSpec | None = None
     """What later jobs ask Slurm for, of what an administrator allows: a field that is left out stays as it is, and
     null takes it back."""
+    tags: Tags | None = None
+    """All its tags, in place of those it has."""
+    add_tags: Tags | None = None
+    """Tags that it has from then on, beside the others."""
+    remove_tags: Tags | None = None
+    """Tags that it no longer has; no error if it has not had them."""
+    notes: Notes | None = None
+
+    @model_validator(mode="after")
+    def _has_one_way_to_change_tags(self) -> Self:
+        if self.tags is not None and (self.add_tags or self.remove_tags):
+            raise ValueError("tags are all tags there will be: give them, or those to add and to remove")
+        if both := sorted({*(self.add_tags or ())} & {*(self.remove_tags or ())}):
+            raise ValueError(f"{both[0]!r} is to be added and removed: give it once")
+        return self
+
+    def for_spec(self, spec: TrainerSpec) -> TrainerChange:
+        """This change of the trainer with that spec, with all tags in place of those to add and to remove."""
+        if self.add_tags is None and self.remove_tags is None:
+            return self
+        tags = dict.fromkeys((*spec.tags, *(self.add_tags or ())))
+        left = tuple(tag for tag in tags if tag not in (self.remove_tags or ()))
+        return self.model_copy(update={"tags": left, "add_tags": None, "remove_tags": None})
+
+    @property
+    def is_annotation(self) -> bool:
+        """Whether tags or notes are to change, and nothing else."""
+        given = self.given
+        return bool(given) and given.keys() <= _ANNOTATIONS
 
     @property
     def given(self) -> dict[str, Any]:
@@ -263,3 +296,5 @@ class Explanation(BaseModel):
     """Sentences on what is wrong with a live trainer."""
     plan: int | None
     """Number of the plan that the size follows from, if it does."""
+    look_ahead_reason: str = ""
+    """How far ahead that plan looks and why, as one sentence."""

@@ -7,6 +7,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from oakum_service.db.json_columns import JsonOf
 from oakum_service.db.models.base import Base, RowId
+from oakum_service.documents.announcement import Announcements
 from oakum_service.documents.node import LONGEST_JOB_NAME, RecordedNodes
 
 
@@ -18,6 +19,15 @@ class SnapshotRecord(Base):
     number: Mapped[int] = mapped_column(RowId, primary_key=True, autoincrement=True)
     taken_at: Mapped[float]
     body: Mapped[RecordedNodes] = mapped_column(JsonOf(RecordedNodes))
+
+
+class AnnouncementsRecord(Base):
+    """What the scheduler expects to take nodes, as it was told last. One row, or none."""
+
+    __tablename__ = "announcements"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    body: Mapped[Announcements] = mapped_column(JsonOf(Announcements, cached=2))
 
 
 class NodeInterval(Base):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from oakum_service.db.json_columns import JsonOf
 from oakum_service.db.models.base import Base
 
 
@@ -52,6 +53,20 @@ class Hold(Base):
     reason: Mapped[str] = mapped_column(Text)
     by_name: Mapped[str] = mapped_column(String(63))
     since: Mapped[float]
+
+
+class GivenForecast(Base):
+    """What an administrator has told of how long nodes stay idle here. One row, or none."""
+
+    __tablename__ = "given_forecasts"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    source: Mapped[str] = mapped_column(Text)
+    """Where that comes from, such as a log's name."""
+    lengths_s: Mapped[tuple[float, ...]] = mapped_column(JsonOf(tuple[float, ...]))
+    """Lengths of idle times in seconds, rising."""
+    by_name: Mapped[str] = mapped_column(String(63))
+    at: Mapped[float]
 
 
 class SettingRecord(Base):

@@ -23,6 +23,8 @@ class PlanRecord(Base):
     made_at: Mapped[float]
     objective: Mapped[str] = mapped_column(Text)
     look_ahead_s: Mapped[float]
+    look_ahead_reason: Mapped[str] = mapped_column(Text, default="")
+    """Why it looks so far ahead, as a sentence; empty in plans of earlier versions."""
     value: Mapped[float]
     bound: Mapped[float]
     solver: Mapped[str] = mapped_column(String(16))

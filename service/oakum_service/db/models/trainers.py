@@ -1,4 +1,4 @@
-"""Trainers, and their generations."""
+"""Trainers, their tags, and their generations."""
 
 from __future__ import annotations
 
@@ -128,6 +128,20 @@ def trainers_of(session: Session, ids: Collection[str]) -> dict[str, Trainer]:
     """The trainers with these ids. To be used in place of a join with their fragments, each of whose rows would
     hold the trainer's JSON once more."""
     return {trainer.id: trainer for trainer in session.scalars(select(Trainer).where(Trainer.id.in_(ids)))}
+
+
+class TrainerTag(Base):
+    """One tag of one trainer, for those who look for the newest trainers with a tag. The spec has the tags, too:
+    `orders.annotations` keeps both alike."""
+
+    __tablename__ = "trainer_tags"
+
+    trainer_id: Mapped[str] = mapped_column(ForeignKey("trainers.id"), primary_key=True)
+    tag: Mapped[str] = mapped_column(String(40), primary_key=True)
+    submitted_at: Mapped[float]
+    """The trainer's, so that the index gives its rows in the order of the list."""
+
+    __table_args__ = (Index("ix_trainer_tags_newest", "tag", "submitted_at", "trainer_id"),)
 
 
 class GenerationRecord(Base):

@@ -15,7 +15,7 @@ from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.grace import grace_s
 from oakum_service.schedulers.slurm.handover import window_s
 from oakum_service.schedulers.slurm.hooks import routes
-from oakum_service.schedulers.slurm.hooks.desk import SlurmHookDesk
+from oakum_service.schedulers.slurm.hooks.intake import SlurmHookIntake
 from oakum_service.schedulers.slurm.reading.sources import open_source
 from oakum_service.schedulers.slurm.scheduler import SlurmScheduler
 from oakum_service.schedulers.slurm.snapshot import OakumInstance
@@ -47,6 +47,6 @@ class SlurmEntry(SchedulerEntry):
 
     def open_hooks(
         self, sessions: Sessions, readers: Sessions, tell: Callable[[HookEvent], None]
-    ) -> SlurmHookDesk:
-        """The desk that writes reports to the database."""
-        return SlurmHookDesk(sessions, readers, tell)
+    ) -> SlurmHookIntake:
+        """What writes the reports of hooks to the database."""
+        return SlurmHookIntake(sessions, readers, tell)

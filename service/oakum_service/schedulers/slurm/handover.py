@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.configuration import ask, read_config, seconds
+from oakum_service.schedulers.slurm.node_names import unfold
 from oakum_service.schedulers.slurm.reading.jobs import was_preempted
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmState
-from oakum_service.schedulers.slurm.snapshot import OakumInstance, OwnTask, occupies_nodes, unfold
+from oakum_service.schedulers.slurm.snapshot import OakumInstance, OwnTask, occupies_nodes
 
 _log = logging.getLogger("oakum.slurm")
 _DEFAULTS_S = {"KillWait": 30.0, "MessageTimeout": 10.0}

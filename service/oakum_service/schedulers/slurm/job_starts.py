@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Iterable
 
 from oakum_service.schedulers.port import JobStart
+from oakum_service.schedulers.slurm.node_names import unfold
 from oakum_service.schedulers.slurm.reading.state import SlurmJob
-from oakum_service.schedulers.slurm.snapshot import OakumInstance, is_live, unfold
+from oakum_service.schedulers.slurm.snapshot import OakumInstance, is_live
 
 _RUNNING = "RUNNING"
 _MOST_KEPT = 1000

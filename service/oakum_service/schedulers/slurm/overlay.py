@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from oakum_service.documents.node import Node
+from oakum_service.documents.slots import is_part, node_of
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.states import NodeState
 
@@ -55,21 +56,28 @@ class Overlay:
     def laid_over(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with our unseen submissions added, and with the holes that hooks say are taken."""
         jobs = (job for _, job in self._submitted.values())
-        nodes = tuple(self._as_told(node) for node in snapshot.nodes)
-        return replace(snapshot, nodes=nodes, own_jobs=(*snapshot.own_jobs, *jobs))
+        return replace(snapshot, nodes=self._as_told(snapshot), own_jobs=(*snapshot.own_jobs, *jobs))
 
     def hides_holes(self, snapshot: Snapshot) -> bool:
         """Whether a hook tells that a job has a node which `snapshot`, the newest reading, shows as a hole."""
-        return any(self._as_told(node) is not node for node in snapshot.nodes)
+        return any(told is not node for told, node in zip(self._as_told(snapshot), snapshot.nodes, strict=True))
 
     def job_ids(self) -> dict[str, str]:
         """Fragment -> id of its job."""
         return {fragment: job.job_id for fragment, (_, job) in self._submitted.items()}
 
-    def _as_told(self, node: Node) -> Node:
-        if node.name not in self._taken or node.state is not NodeState.HOLE:
+    def _as_told(self, snapshot: Snapshot) -> tuple[Node, ...]:
+        """The nodes, of which those are taken that hooks say are. Of a node that is given in parts that is all
+        that no job of ours has: which part was taken the next reading tells, and ours were left alone."""
+        if not self._taken:
+            return snapshot.nodes
+        ours = {job.node for job in snapshot.own_jobs if job.node is not None and is_part(job.node)}
+        return tuple(node if node.name in ours else self._taken_by_hook(node) for node in snapshot.nodes)
+
+    def _taken_by_hook(self, node: Node) -> Node:
+        if node.state is not NodeState.HOLE or node_of(node.name) not in self._taken:
             return node
-        _, job = self._taken[node.name]
+        _, job = self._taken[node_of(node.name)]
         return replace(node, state=NodeState.FOREGROUND, job=job, job_name=job, announced_at=None)
 
     def _is_news(self, told_at: float) -> bool:

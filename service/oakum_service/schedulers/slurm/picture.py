@@ -9,7 +9,8 @@ from functools import cached_property
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.schedulers.slurm.arrays import JobArrays
 from oakum_service.schedulers.slurm.handover import find_hand_over, in_the_way
-from oakum_service.schedulers.slurm.reading.state import SlurmState
+from oakum_service.schedulers.slurm.reading.state import SlurmNode, SlurmState, Unread
+from oakum_service.schedulers.slurm.slots import SlotBook
 from oakum_service.schedulers.slurm.snapshot import (
     HolePolicy,
     OakumInstance,
@@ -32,6 +33,13 @@ class Picture:
     """Our live jobs by fragment."""
     in_the_way: frozenset[str]
     """Fragments that would delay foreground jobs to which Slurm is handing nodes."""
+    unread: tuple[Unread, ...]
+    """What could not be understood."""
+
+    @cached_property
+    def nodes(self) -> dict[str, SlurmNode]:
+        """Name -> the node as Slurm shows it."""
+        return {node.name: node for node in self.state.nodes}
 
     @cached_property
     def job_ids(self) -> dict[str, str]:
@@ -47,8 +55,11 @@ class Picture:
 class PictureMaker:
     """Makes a `Picture` of each reading of Slurm's state."""
 
-    def __init__(self, instance: OakumInstance, arrays: JobArrays, policy: HolePolicy, hand_over_s: float) -> None:
+    def __init__(
+        self, instance: OakumInstance, arrays: JobArrays, policy: HolePolicy, hand_over_s: float, book: SlotBook
+    ) -> None:
         """`hand_over_s`: how long Slurm preempts nothing more for a job for which it has preempted others."""
+        self._book = book
         self._instance = instance
         self._arrays = arrays
         self._policy = policy
@@ -61,13 +72,14 @@ class PictureMaker:
         own = own_tasks(state.jobs, self._instance, arrays)
         hand_over = find_hand_over(state, self._instance, self._hand_over_s)
         snapshot = replace(
-            to_snapshot(state, self._instance, self._policy, own, hand_over.wanted),
+            to_snapshot(state, self._instance, self._policy, own, hand_over.wanted, self._book),
             preempted=preempted_fragments(state.jobs, self._instance, arrays),
             out_of_memory=fragments_that_ended("OUT_OF_MEMORY", state.jobs, self._instance, arrays),
             cancelled=fragments_that_ended("CANCELLED", state.jobs, self._instance, arrays),
             timed_out=fragments_that_ended("TIMEOUT", state.jobs, self._instance, arrays),
         )
-        return Picture(state, snapshot, own, frozenset(in_the_way(own, hand_over)))
+        odd = (Unread("node", node, why, nodes=node) for node, why in self._book.unread.items())
+        return Picture(state, snapshot, own, frozenset(in_the_way(own, hand_over)), (*state.unread, *odd))
 
     def _array_tasks(self, state: SlurmState) -> Iterator[tuple[str, int | None]]:
         for job in state.jobs:

@@ -19,8 +19,10 @@ import submitit
 from submitit.core.core import Job
 from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError
 
+from oakum_service.documents.slots import node_of
 from oakum_service.errors import SubmissionRefused
 from oakum_service.schedulers.slurm.job_ids import read_job_id
+from oakum_service.schedulers.slurm.slots import SlotShare
 from oakum_worker.fragment.config_files import ARRAY_NAME, FragmentArray, write_config
 from oakum_worker.launch import PYTHON
 from oakum_worker.payload import run_fragment
@@ -42,6 +44,8 @@ class SlurmJobOptions:
     """Seconds before the time limit at which Slurm sends SIGUSR2: the time for the last replica's checkpoint."""
     node: str | None = None
     """The node to run on; None lets Slurm choose."""
+    share: SlotShare | None = None
+    """What of the node the job asks for; None: all of it."""
     exclude: str | None = None
     """Nodes that Slurm may not choose, as a Slurm host list such as `n[1-4,7]`."""
     qos: str | None = None
@@ -100,7 +104,7 @@ class _SlurmExecutor(submitit.SlurmExecutor):
 
 
 def submit_slurm(folder: Path, config: FragmentConfig, options: SlurmJobOptions) -> str:
-    """Submit the fragment as a whole-node job of one node; returns Slurm's job id.
+    """Submit the fragment as a job on one node, or on a part of one; returns Slurm's job id.
 
     Raises `SubmissionRefused` with what `sbatch` said.
     """
@@ -110,7 +114,8 @@ def submit_slurm(folder: Path, config: FragmentConfig, options: SlurmJobOptions)
 
 
 def submit_slurm_array(folder: Path, configs: Sequence[FragmentConfig], options: SlurmJobOptions) -> list[str]:
-    """Submit two or more fragments as one array, each task a whole-node job of one node; returns the tasks' ids.
+    """Submit two or more fragments as one array, each task a job on one node, or on a part of one; returns the
+    tasks' ids.
 
     Makes each fragment's own folder beside `folder`, with a link to the task's log. Raises `SubmissionRefused`
     with what `sbatch` said.
@@ -135,7 +140,7 @@ def _write_array(folder: Path, configs: Sequence[FragmentConfig]) -> Path:
     complete or not at all. Returns its path."""
     array = FragmentArray(
         fragments=tuple(config.fragment for config in configs),
-        addresses={config.node: config.node_address for config in configs},
+        addresses={node_of(config.node): config.node_address for config in configs},
     )
     folder.mkdir(mode=0o700)
     path = folder / ARRAY_NAME
@@ -152,7 +157,6 @@ def _executor(folder: Path, options: SlurmJobOptions, num_tasks: int = 1) -> _Sl
         time=options.time_limit_min,
         nodes=1,
         ntasks_per_node=1,
-        exclusive=True,
         nodelist=options.node,
         exclude=options.exclude,
         qos=options.qos,
@@ -180,7 +184,12 @@ def _refusals(options: SlurmJobOptions) -> Iterator[None]:
 
 
 def _additional(options: SlurmJobOptions) -> dict[str, Any]:
-    return {"no-requeue": True, "mem": "0", "export": ",".join(_exported()), **options.extra}
+    always = {"no-requeue": True, "export": ",".join(_exported())}
+    share = options.share
+    if share is None:
+        return {**always, "exclusive": True, "mem": "0", **options.extra}
+    memory = {"mem": f"{share.memory_mb}M"} if share.memory_mb else {}
+    return {**always, "gres": share.gres, "cpus-per-task": str(share.cpus), **memory, **options.extra}
 
 
 def _exported() -> list[str]:

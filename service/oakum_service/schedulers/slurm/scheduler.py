@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from oakum_service.config import SlurmSettings
@@ -25,14 +26,16 @@ from oakum_service.schedulers.slurm.cancellation import Cancellations, cancel_jo
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.completing import CompletingNodes
 from oakum_service.schedulers.slurm.job_starts import JobStarts
+from oakum_service.schedulers.slurm.node_names import unfold
 from oakum_service.schedulers.slurm.overlay import Overlay
 from oakum_service.schedulers.slurm.partition import PartitionWatch
 from oakum_service.schedulers.slurm.picture import Picture, PictureMaker
 from oakum_service.schedulers.slurm.read_pace import MOST_STRETCH, ReadPace
 from oakum_service.schedulers.slurm.reading.pushed_source import PushedSource, decode_state
 from oakum_service.schedulers.slurm.reading.state import StateSource
-from oakum_service.schedulers.slurm.snapshot import HolePolicy, OakumInstance, unfold
-from oakum_service.schedulers.slurm.submission import Submitter
+from oakum_service.schedulers.slurm.slots import SlotBook
+from oakum_service.schedulers.slurm.snapshot import HolePolicy, OakumInstance
+from oakum_service.schedulers.slurm.submission import Submitter, submitted_for
 from oakum_service.schedulers.slurm.unread import UnreadLog
 from oakum_worker.protocol import FragmentConfig
 
@@ -77,8 +80,10 @@ class SlurmScheduler:
             tuple(settings.type_features),
             tuple(settings.allow_constraints),
             tuple(settings.allow_reservations),
+            parts_are_holes=settings.slots == "gpu",
         )
-        self._pictures = PictureMaker(instance, JobArrays(fragments_dir), policy, hand_over_s)
+        book = SlotBook(partial(submitted_for, fragments_dir))
+        self._pictures = PictureMaker(instance, JobArrays(fragments_dir), policy, hand_over_s, book)
         self._source = source
         self._commands = commands
         self._instance = instance
@@ -170,13 +175,13 @@ class SlurmScheduler:
         self._note_submitted([OwnJob(job_id, fragment, None) for fragment, job_id in job_ids.items()])
         return job_ids
 
-    def _trusted_picture(self) -> Snapshot:
+    def _trusted_picture(self) -> Picture:
         """The newest reading alone, without what hooks report: jobs are submitted on its word. Raises
         `SchedulerError` while Slurm does not answer."""
         with self._changed:
             if self._error is not None or self._picture is None:
                 raise SchedulerError("nothing is submitted while Slurm does not answer") from self._error
-            return self._picture.snapshot
+            return self._picture
 
     def _note_submitted(self, jobs: Sequence[OwnJob]) -> None:
         with self._changed:
@@ -331,7 +336,7 @@ class SlurmScheduler:
         """Make a picture the newest one; its reading began at `began_s` (monotonic). `closed`: why no job begins
         in the partition."""
         state, own = picture.state, picture.own
-        self._unread.note_reading(state.unread)
+        self._unread.note_reading(picture.unread)
         vain = waiting_in_vain(own, state.taken_at, self._settings.pending_limit_s)
         with self._changed:
             self._picture, self._closed, self._error = picture, closed, None

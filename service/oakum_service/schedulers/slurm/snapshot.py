@@ -7,23 +7,24 @@ unavailable.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from types import MappingProxyType
 
 import msgspec
 
 from oakum_service.documents.node import LONGEST_JOB_NAME, Node
-from oakum_service.errors import SchedulerError
+from oakum_service.documents.slots import node_of
 from oakum_service.schedulers.port import OwnJob, Snapshot
+from oakum_service.schedulers.slurm.announcements import announced_at, announcements
 from oakum_service.schedulers.slurm.arrays import JobArray
+from oakum_service.schedulers.slurm.node_names import unfold
+from oakum_service.schedulers.slurm.reading.fields import FieldError
 from oakum_service.schedulers.slurm.reading.jobs import has_ended, was_ended_by_slurm
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
+from oakum_service.schedulers.slurm.slots import ANY_GPU, SlotBook, SlotUse, gives_parts, slots_of
 from oakum_service.states import NodeState
-from oakum_solver.logs import node_lists
 
 _USABLE = {"IDLE", "ALLOCATED", "MIXED"}
 _HARMLESS_FLAGS = {"PLANNED", "CLOUD", "DYNAMIC_NORM"}
@@ -82,16 +83,8 @@ class HolePolicy:
     """Node features that specs may ask for."""
     reservations: tuple[str, ...] = ()
     """Reservations that specs may ask for."""
-
-
-@lru_cache(maxsize=65536)
-def unfold(nodes: str) -> tuple[str, ...]:
-    """The nodes of a folded list. Raises `SchedulerError` if it cannot be read, or names more nodes than Slurm
-    manages."""
-    try:
-        return node_lists.unfold(nodes)
-    except ValueError as error:
-        raise SchedulerError(str(error)) from error
+    parts_are_holes: bool = False
+    """Whether nodes with GPUs are given in parts, a GPU each, rather than as a whole."""
 
 
 def is_live(job: SlurmJob) -> bool:
@@ -177,51 +170,132 @@ def to_snapshot(
     policy: HolePolicy,
     own: Mapping[str, OwnTask],
     wanted: Mapping[str, SlurmJob] = MappingProxyType({}),
+    book: SlotBook | None = None,
 ) -> Snapshot:
-    """The snapshot of our partition's nodes; `own` is the result of `own_tasks` for this state.
+    """The snapshot of our partition's nodes, or of their slots; `own` is the result of `own_tasks` for this state.
 
-    `wanted`: node -> a pending job that the node is kept free for. Raises `SchedulerError` for unreadable node
-    lists.
+    `wanted`: node -> a pending job that the node is kept free for. `book` knows the slots of the readings before.
+    Raises `SchedulerError` for unreadable node lists.
     """
     foreign = [job for job in state.jobs if instance.intent_of(job) is None]
-    holders = _holders(foreign)
-    ours = {node for task in own.values() for node in unfold(task.job.nodes)}
-    announced = _announced(state, foreign, policy)
-    entered = _entered(state, policy)
+    present = _Present.of(state, foreign, own, instance, policy)
+    book = book or SlotBook()
+    book.begin_reading()
+    ours = [node for node in state.nodes if policy.partition in node.partitions]
+    seen = [one for node in ours for one in _seen_on(node, present, state.taken_at, policy, book)]
+    reserved = {node for one in state.unread if one.kind == "reservation" for node in unfold(one.nodes)}
     nodes = tuple(
-        _node(
-            _as_entered(node, entered.get(node.name)),
-            holders.get(node.name),
-            node.name in ours,
-            announced.get(node.name),
-            state.taken_at,
-            policy,
-            reservation="" if node.name not in entered else entered[node.name].name,
-        )
-        for node in state.nodes
-        if policy.partition in node.partitions
+        node if fragment is not None or node.state is not NodeState.HOLE else _kept(node, wanted, reserved)
+        for node, fragment in seen
     )
-    free = {node.name for node in nodes if node.state is NodeState.HOLE and node.name not in ours}
-    kept = tuple(_kept_for(wanted[n.name], n) if n.name in free and n.name in wanted else n for n in nodes)
-    reserved = {node for one in state.unread if one.kind == "reservation" for node in unfold(one.nodes)} & free
-    if reserved:  # by whom, from when on and until when is not known
-        kept = tuple(replace(n, state=NodeState.UNAVAILABLE) if n.name in reserved else n for n in kept)
-    return Snapshot(state.taken_at, kept, tuple(_own_jobs(own)))
+    slots = {fragment: node.name for node, fragment in seen if fragment is not None}
+    announced = announcements(frozenset(node.name for node in ours), state, foreign)
+    return Snapshot(state.taken_at, nodes, tuple(_own_jobs(own, slots)), announced=announced)
+
+
+@dataclass(frozen=True)
+class _Present:
+    """What is on which node, or is to be there."""
+
+    foreign: Mapping[str, Sequence[SlurmJob]]
+    """Node -> the foreground jobs that are on it, completing or not."""
+    own: Mapping[str, Sequence[tuple[str, SlurmJob]]]
+    """Node -> our fragments with their live jobs there."""
+    leaving: Mapping[str, Sequence[SlurmJob]]
+    """Node -> our jobs that are completing there."""
+    announced: Mapping[str, float]
+    entered: Mapping[str, SlurmReservation]
+
+    @classmethod
+    def of(
+        cls,
+        state: SlurmState,
+        foreign: Sequence[SlurmJob],
+        own: Mapping[str, OwnTask],
+        instance: OakumInstance,
+        policy: HolePolicy,
+    ) -> _Present:
+        fragments: dict[str, list[tuple[str, SlurmJob]]] = {}
+        for fragment, task in own.items():
+            for node in unfold(task.job.nodes):
+                fragments.setdefault(node, []).append((fragment, task.job))
+        leaving = (j for j in state.jobs if "COMPLETING" in j.states and instance.intent_of(j) is not None)
+        announced = announced_at(state, foreign, policy.reservations)
+        return cls(_on_nodes(foreign), fragments, _on_nodes(leaving), announced, _entered(state, policy))
+
+
+def _on_nodes(jobs: Iterable[SlurmJob]) -> dict[str, list[SlurmJob]]:
+    """Node -> the jobs that are on it, completing or not."""
+    found: dict[str, list[SlurmJob]] = {}
+    for job in jobs:
+        for node in unfold(job.nodes) if occupies_nodes(job) else ():
+            found.setdefault(node, []).append(job)
+    return found
+
+
+def _seen_on(
+    node: SlurmNode, present: _Present, now: float, policy: HolePolicy, book: SlotBook
+) -> Iterator[tuple[Node, str | None]]:
+    """The node, or each of its slots where it is given in parts, with the fragment whose job is there. A node
+    whose GPUs cannot be read is unavailable."""
+    foreign, own = present.foreign.get(node.name, ()), present.own.get(node.name, ())
+    announced_at, reservation = present.announced.get(node.name), present.entered.get(node.name)
+    entered = _as_entered(node, reservation)
+    name = "" if reservation is None else reservation.name
+    try:
+        uses = (
+            [*slots_of(node, foreign, own, present.leaving.get(node.name, ()), book)]
+            if policy.parts_are_holes and gives_parts(node, own)
+            else None
+        )
+    except FieldError as error:
+        book.note_unread(node.name, str(error))
+        entered, uses = msgspec.structs.replace(entered, states=("UNKNOWN",)), None
+    if uses is None:
+        holder = foreign[-1] if foreign else None
+        whole = _node(entered, holder, bool(own), announced_at, now, policy, name)
+        yield whole, own[0][0] if own else None
+        return
+    for use in uses:
+        is_ours = use.fragment is not None
+        part = _node(
+            _as_slot(entered, use), None if is_ours else use.job, is_ours, announced_at, now, policy, name
+        )
+        kind = "+".join([use.gpu_type or ANY_GPU, *_typing(node, policy.type_features)])
+        yield replace(part, name=use.name, node_type=kind), use.fragment
+
+
+def _as_slot(node: SlurmNode, use: SlotUse) -> SlurmNode:
+    """The node as it would look if the slot were all of it."""
+    base, *flags = node.states
+    if base not in _USABLE:
+        return node
+    flags = [flag for flag in flags if flag != "COMPLETING"]  # of whichever job
+    if use.fragment is None and not use.is_open:
+        is_leaving = use.job is not None and "COMPLETING" in use.job.states
+        base = "UNKNOWN" if is_leaving or (use.job is None and not use.is_taken) else "ALLOCATED"
+    else:
+        base = "IDLE"
+    return msgspec.structs.replace(node, states=(base, *flags))
+
+
+def _kept(node: Node, wanted: Mapping[str, SlurmJob], reserved: Collection[str]) -> Node:
+    """The hole, or what it is where somebody is about to have it."""
+    host = node_of(node.name)
+    if host in reserved:  # by whom, from when on and until when is not known
+        return replace(node, state=NodeState.UNAVAILABLE)
+    return _kept_for(wanted[host], node) if host in wanted else node
 
 
 def _kept_for(job: SlurmJob, node: Node) -> Node:
     return replace(node, state=NodeState.UNAVAILABLE, job=str(job.id), announced_at=None)
 
 
-def _own_jobs(own: Mapping[str, OwnTask]) -> Iterator[OwnJob]:
+def _own_jobs(own: Mapping[str, OwnTask], slots: Mapping[str, str]) -> Iterator[OwnJob]:
+    """Our jobs; `slots`: fragment -> its slot. A job on a node of another partition has the node itself."""
     for fragment, task in own.items():
         nodes = () if task.waits else unfold(task.job.nodes)
-        yield OwnJob(task.id, fragment, nodes[0] if nodes else None)
-
-
-def _holders(jobs: Iterable[SlurmJob]) -> dict[str, SlurmJob]:
-    """Node -> a job that is on it, completing or not."""
-    return {node: job for job in jobs if occupies_nodes(job) for node in unfold(job.nodes)}
+        yield OwnJob(task.id, fragment, slots.get(fragment, nodes[0]) if nodes else None)
 
 
 def _entered(state: SlurmState, policy: HolePolicy) -> dict[str, SlurmReservation]:
@@ -243,26 +317,6 @@ def _as_entered(node: SlurmNode, reservation: SlurmReservation | None) -> SlurmN
         return node
     due = {"RESERVED", *({"MAINT"} & set(reservation.flags))}
     return msgspec.structs.replace(node, states=tuple(state for state in node.states if state not in due))
-
-
-def _announced(state: SlurmState, foreign: Iterable[SlurmJob], policy: HolePolicy) -> dict[str, float]:
-    """Node -> when Slurm expects a foreground job or a reservation to begin there, or when one ends that specs may
-    ask for, in Unix seconds."""
-    found: dict[str, float] = {}
-    starts = [
-        (job.planned_nodes, job.start_at)
-        for job in foreign
-        if job.states[0] == "PENDING" and job.planned_nodes and job.start_at is not None
-    ]
-    for r in state.reservations:
-        is_entered = r.name in policy.reservations and r.start_at <= state.taken_at
-        at = r.end_at if is_entered else r.start_at
-        if r.end_at > state.taken_at and at < math.inf:
-            starts.append((r.nodes, at))
-    for nodes, start_at in starts:
-        for node in unfold(nodes):
-            found[node] = min(start_at, found.get(node, start_at))
-    return found
 
 
 def _node(
@@ -321,5 +375,8 @@ def node_type(node: SlurmNode, type_features: Iterable[str]) -> str:
     """`cpu`, or the GRES without `gpu:` and sockets (`h100:4`), then the features that define types:
     `h100:4+ib`."""
     gres = ",".join(part.removeprefix("gpu:") for part in _SOCKETS.sub("", node.gres).split(",") if part)
-    features = [feature for feature in type_features if feature in node.features]
-    return "+".join([gres or "cpu", *features])
+    return "+".join([gres or "cpu", *_typing(node, type_features)])
+
+
+def _typing(node: SlurmNode, type_features: Iterable[str]) -> list[str]:
+    return [feature for feature in type_features if feature in node.features]

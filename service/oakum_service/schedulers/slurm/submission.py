@@ -1,32 +1,59 @@
 """Submits fragments to Slurm: one job on a given node, or many fragments as one job array on a set of nodes.
 
 An array costs Slurm one call whatever its size. All its tasks share one list of nodes, so the array excludes every
-other node and Slurm chooses which task gets which of its nodes.
+other node and Slurm chooses which task gets which of its nodes. They also share one time limit. Fragments that
+begin together must not end together, since a trainer would lose all its nodes at once: their limits differ by up
+to a quarter, and many fragments are several arrays.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from oakum_service.config import SlurmSettings
 from oakum_service.documents.node import Node
+from oakum_service.documents.slots import is_part, node_of
 from oakum_service.errors import SchedulerError, SubmissionRefused
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.job_lookup import find_job
+from oakum_service.schedulers.slurm.picture import Picture
 from oakum_service.schedulers.slurm.sbatch import SlurmJobOptions, submit_slurm, submit_slurm_array
+from oakum_service.schedulers.slurm.slots import ANY_GPU, SlotShare, share_of
 from oakum_service.schedulers.slurm.snapshot import OakumInstance
 from oakum_service.states import NodeState
 from oakum_solver.logs.node_lists import fold
+from oakum_worker.errors import ConfigError
+from oakum_worker.fragment import CONFIG_NAME
+from oakum_worker.fragment.config_files import read_config
 from oakum_worker.protocol import FragmentConfig
 from oakum_worker.spec_options import SlurmSpec
 
 _log = logging.getLogger("oakum.slurm")
+_SPREAD = 0.25
+"""Largest part of the time limit by which a fragment's may be shorter."""
+_MOST_ARRAYS = 4
+"""Of one trainer's fragments at once."""
+
+
+def submitted_for(folder: Path, fragment: str) -> str | None:
+    """The slot for which the fragment's job was submitted, with `folder` as in `Submitter`; None where nobody
+    knows it any more."""
+    try:
+        return read_config(folder / fragment / CONFIG_NAME).node
+    except (OSError, ConfigError):
+        return None
+
+
+def _fraction(fragment: str) -> float:
+    """A number from 0 to 1 that belongs to the fragment."""
+    return int.from_bytes(hashlib.sha256(fragment.encode()).digest()[:4]) / 2**32
 
 
 class Submitter:
@@ -47,29 +74,60 @@ class Submitter:
         self._folder = folder
         self._grace_s = grace_s
 
-    def submit(self, config: FragmentConfig, snapshot: Snapshot) -> str:
+    def submit(self, config: FragmentConfig, picture: Picture) -> str:
         """Submit the fragment's job to its node; returns Slurm's job id. Raises `SubmissionRefused` if Slurm
         refuses it, and `SchedulerError` if the node is no longer idle, or a foreground job is announced there too
         soon."""
-        limit_min = self._time_limit_min(self._node(config, snapshot))
-        options = self._options(config.fragment, config.spec.slurm, limit_min, node=config.node)
+        node = self._node(config, picture.snapshot)
+        limit_min, share = self._time_limit_min(node, config.fragment), self._share(node, picture)
+        options = self._options(config.fragment, config.spec.slurm, limit_min, share, node=node_of(config.node))
         return submit_slurm(self._folder / config.fragment, config, options)
 
-    def submit_any(self, configs: Sequence[FragmentConfig], snapshot: Snapshot) -> dict[str, str]:
-        """Submit the fragments to their nodes as one array; returns the job id of each submitted fragment.
+    def submit_any(self, configs: Sequence[FragmentConfig], picture: Picture) -> dict[str, str]:
+        """Submit the fragments to their nodes as one array, many as several; returns the job id of each submitted
+        fragment.
 
         A fragment is left out if its node is no longer idle, or a foreground job is announced there too soon.
-        Raises `SubmissionRefused` if Slurm refuses the array.
+        Fragments whose jobs have to ask for different things are submitted one by one. Raises `SubmissionRefused`
+        if Slurm refuses the first array; those of a later one that it refuses are left out.
         """
+        snapshot = picture.snapshot
         limits_min = self._limits_min(configs, snapshot)
         configs = [config for config in configs if config.fragment in limits_min]
-        if len(configs) <= 1:
-            return {config.fragment: self.submit(config, snapshot) for config in configs}
+        shares = {self._share(self._node(config, snapshot), picture) for config in configs}
+        if len(configs) <= 1 or len(shares) > 1:
+            return {config.fragment: self.submit(config, picture) for config in configs}
+        [share] = shares
+        job_ids: dict[str, str] = {}
+        for some in self._arrays(configs, limits_min):
+            try:
+                limit_min = min(limits_min[config.fragment] for config in some)
+                job_ids |= self._submit_array(some, snapshot, limit_min, share)
+            except SubmissionRefused as error:
+                if not job_ids:
+                    raise
+                _log.warning("%d fragments are left out for now: %s", len(configs) - len(job_ids), error)
+                break
+        return job_ids
+
+    def _arrays(
+        self, configs: Sequence[FragmentConfig], limits_min: Mapping[str, int]
+    ) -> Iterator[Sequence[FragmentConfig]]:
+        """The fragments of each array: those whose time limits are alike."""
+        num = max(1, min(_MOST_ARRAYS, len(configs) // self._settings.array_from))
+        ordered = sorted(configs, key=lambda config: limits_min[config.fragment])
+        for index in range(num):
+            some = ordered[index * len(ordered) // num : (index + 1) * len(ordered) // num]
+            yield [config for config in configs if config in some]
+
+    def _submit_array(
+        self, configs: Sequence[FragmentConfig], snapshot: Snapshot, limit_min: int, share: SlotShare | None
+    ) -> dict[str, str]:
         array = str(uuid.uuid4())
-        nodes = {config.node for config in configs}
-        others = fold(node.name for node in snapshot.nodes if node.name not in nodes)
+        nodes = {node_of(config.node) for config in configs}
+        others = fold({node_of(node.name) for node in snapshot.nodes} - nodes)
         asked = configs[0].spec.slurm  # all are of one trainer
-        options = self._options(array, asked, min(limits_min.values()), exclude=others or None)
+        options = self._options(array, asked, limit_min, share, exclude=others or None)
         job_ids = submit_slurm_array(self._folder / array, configs, options)
         return {config.fragment: job_id for config, job_id in zip(configs, job_ids, strict=True)}
 
@@ -78,10 +136,18 @@ class Submitter:
         limits_min = {}
         for config in configs:
             try:
-                limits_min[config.fragment] = self._time_limit_min(self._node(config, snapshot))
+                node = self._node(config, snapshot)
+                limits_min[config.fragment] = self._time_limit_min(node, config.fragment)
             except SchedulerError as error:
                 _log.info("fragment on %s is left out: %s", config.node, error)
         return limits_min
+
+    def _share(self, node: Node, picture: Picture) -> SlotShare | None:
+        """What a job for the slot asks for of its node; None where it gets the node as a whole."""
+        if not is_part(node.name):
+            return None
+        gpu_type = node.node_type.partition("+")[0]
+        return share_of(picture.nodes[node_of(node.name)], "" if gpu_type == ANY_GPU else gpu_type)
 
     def _node(self, config: FragmentConfig, snapshot: Snapshot) -> Node:
         node = snapshot.node(config.node)
@@ -94,10 +160,11 @@ class Submitter:
             raise SchedulerError(f"{node.name} is no longer a node that the trainer's slurm options let it have")
         return node
 
-    def _time_limit_min(self, node: Node) -> int:
+    def _time_limit_min(self, node: Node, fragment: str) -> int:
         """The job's time limit in whole minutes: until the next foreground job announced for the node, at most the
-        configured limit. Raises `SchedulerError` if that is too short."""
-        limit_s = self._settings.longest_s
+        fragment's share of the configured limit. Raises `SchedulerError` if that is too short."""
+        own_s = self._settings.longest_s * (1 - _SPREAD * _fraction(fragment))
+        limit_s = max(self._settings.shortest_s, own_s)
         if node.announced_at is not None:
             limit_s = min(limit_s, node.announced_at - time.time())
         if limit_s < self._settings.shortest_s:
@@ -112,6 +179,7 @@ class Submitter:
         intent: str,
         asked: SlurmSpec,
         time_limit_min: int,
+        share: SlotShare | None,
         *,
         node: str | None = None,
         exclude: str | None = None,
@@ -128,6 +196,7 @@ class Submitter:
             time_limit_min=time_limit_min,
             signal_before_end_s=max(1, round(self._grace_s)),
             node=node,
+            share=share,
             exclude=exclude,
             qos=asked.qos or self._settings.qos,
             account=asked.account or self._settings.account,

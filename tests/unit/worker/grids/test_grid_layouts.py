@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from num_examples import scaled
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.arranging import curve
-from oakum_worker.parallel.grids.costs import GridProfile, Product, product_s, rising, traffic
-from oakum_worker.parallel.grids.layouts import GridChoices, GridLayout, choose_grid, grids_up_to, predict_grid
+from oakum_worker.parallel.grids.costs import GridProfile, Product, product_s, rising_points, traffic
+from oakum_worker.parallel.grids.layouts import GridChoices, choose_grid, grids_up_to, predict_grid
 from oakum_worker.parallel.link_costs import LinkCosts
+from oakum_worker.parallel.pipeline.layouts import Layout
 from oakum_worker.parallel.tensor.grids import Grid
 
 PRODUCTS = (Product(32, 1024, 4096), Product(32, 4096, 1024)) * 4
@@ -45,7 +46,7 @@ def test_a_line_never_sends_weights_and_one_rank_receives_nothing() -> None:
     assert traffic(Grid("1d", 1), product, 0, 4, keep_gathered=False).elements == 0
 
 
-def brute_force(num_ranks: int, profile: GridProfile, links: LinkCosts, choices: GridChoices) -> GridLayout:
+def brute_force(num_ranks: int, profile: GridProfile, links: LinkCosts, choices: GridChoices) -> Layout:
     """Every grid of every side, every number of replicas, every number of micro-batches that may be chosen."""
     sides = [Grid(kind, side) for kind in ("1d", "2d", "3d", "shards") for side in range(1, 17)]
     grids = [grid for grid in sides if grid.num_ranks <= num_ranks and not (grid.side == 1 and grid.kind != "1d")]
@@ -65,7 +66,7 @@ def brute_force(num_ranks: int, profile: GridProfile, links: LinkCosts, choices:
     fitting = [layout for layout in found if layout.fits]
     if fitting:
         return min(fitting, key=lambda layout: layout.predicted_step_s)
-    return min(found, key=lambda layout: layout.peak_bytes)
+    return min(found, key=lambda layout: layout.most_bytes)
 
 
 @st.composite
@@ -111,7 +112,7 @@ def test_the_choice_is_as_fast_as_the_best_of_all_layouts(
     if best.fits:
         assert chosen.predicted_step_s == pytest.approx(best.predicted_step_s, rel=1e-8)
     else:
-        assert chosen.peak_bytes == best.peak_bytes
+        assert chosen.most_bytes == best.most_bytes
     assert chosen.num_ranks <= num_ranks
     assert not choices.asked or choices.asked.num_ranks > num_ranks or chosen.grid == choices.asked
 
@@ -138,7 +139,7 @@ def test_which_grid_is_fastest_depends_on_the_link_and_on_the_sizes() -> None:
 def test_a_model_that_is_too_large_for_one_rank_goes_onto_a_grid() -> None:
     slow = LinkCosts(1e-4, 1e8)
     plain = predict_grid(Grid("1d", 1), 1, 1, PROFILE, slow, GridChoices(8))
-    tight = GridChoices(8, memory_bytes=plain.peak_bytes / 4)
+    tight = GridChoices(8, memory_bytes=plain.most_bytes / 4)
     chosen = choose_grid(8, PROFILE, slow, tight)
     assert (chosen.fits, chosen.grid.num_ranks > 1) == (True, True)
     assert not choose_grid(8, PROFILE, slow, replace(tight, memory_bytes=10)).fits
@@ -151,7 +152,7 @@ def test_shards_receive_weights_alone_and_are_chosen_for_large_batches_of_a_mode
     lean = replace(PROFILE, activation_bytes=PROFILE.activation_bytes / 16)
     replica = predict_grid(Grid("1d", 1), 8, 128, lean, slow, room)
     assert choose_grid(8, lean, slow, room).grid == Grid("1d", 1)
-    tight = replace(room, memory_bytes=replica.peak_bytes / 3)
+    tight = replace(room, memory_bytes=replica.most_bytes / 3)
     assert choose_grid(8, lean, slow, tight).grid == Grid("shards", 8)
 
 
@@ -177,7 +178,7 @@ def test_what_no_layout_exists_for_is_an_error() -> None:
 
 
 def test_a_products_time_is_between_those_that_were_measured() -> None:
-    speed = rising([(100.0, 2.0), (10.0, 3.0), (1000.0, 8.0), (100.0, 9.0)])
+    speed = rising_points([(100.0, 2.0), (10.0, 3.0), (1000.0, 8.0), (100.0, 9.0)])
     assert speed == ((10.0, 3.0), (100.0, 3.0), (1000.0, 8.0))
     assert [product_s(speed, flops) for flops in (1, 10, 550, 1000, 2000)] == [3.0, 3.0, 5.5, 8.0, 16.0]
 

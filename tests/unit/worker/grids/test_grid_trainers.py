@@ -143,7 +143,7 @@ def test_a_ranks_tensors_take_the_memory_that_was_predicted(grid: Grid, keep: bo
 
     profile = measure_products(task, len(batch), contextlib.nullcontext)
     predicted = predict_grid(grid, 1, 1, profile, LinkCosts(), GridChoices(len(batch), keep_gathered=keep))
-    assert max(simulate(grid, peak_bytes)) == pytest.approx(predicted.peak_bytes, rel=0.25)
+    assert max(simulate(grid, peak_bytes)) == pytest.approx(predicted.most_bytes, rel=0.25)
 
 
 def test_parts_of_a_grid_are_what_ranks_have_in_common() -> None:
@@ -298,7 +298,7 @@ def test_a_rank_alone_predicts_the_curve_of_other_grids_in_mid_generation() -> N
     """It follows the model onto grids that are not there, without a word to the ranks of its own."""
     _, loops = train_in_turns(build_calm_task, build_spec(**CUBE), 8, 1)
     before = [parameter.detach().clone() for parameter in loops[0].task.model.parameters()]
-    points = loops[0].predicted_curve
+    points = loops[0].assembly.engine.predicted_curve
     assert points[0][0] == 1
     assert all(a < b and r < s for (a, r), (b, s) in itertools.pairwise(points))
     assert all(map(torch.equal, loops[0].task.model.parameters(), before))

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from cells import each
 from oakum_worker.chain import Chain
 from oakum_worker.errors import TaskError, TrainingWarning
+from oakum_worker.parallel import arranging as parallel_arranging
 from oakum_worker.parallel.link_costs import LinkCosts, measure_links
 from oakum_worker.parallel.pipeline.arranging import Arranger
 from oakum_worker.parallel.pipeline.costs import Tied
 from oakum_worker.parallel.pipeline.layouts import Choices, choose
 from oakum_worker.parallel.pipeline.measuring import measure_chain, sizes_up_to
+from oakum_worker.parallel.reshard import gather_documents
 from oakum_worker.task import Task
 from training_ranks import Points, build_spec, in_ranks, mean_squared_error
 
@@ -71,7 +74,7 @@ def test_weights_that_layers_share_are_found() -> None:
     profile = measure_chain(task, task.chain, [1])
     assert profile.tied == (Tied((2, 3), 64 * 8, 2 * 64 * 8),)
     known, newcomer = arranger(), arranger()
-    known._measured = lambda: profile  # type: ignore[method-assign]
+    known._measure = lambda: profile  # type: ignore[method-assign]
     known.measure_model()
     newcomer.agree([json.loads(json.dumps(known.measurements))])
     assert newcomer.profile == profile
@@ -181,12 +184,41 @@ def test_layers_that_work_in_place_are_measured() -> None:
     assert len(measure_chain(task, chain, [2]).layers) == 6
 
 
-@each(("per_node", "other"), [(1, 1), (2, 2), (3, 1)])
-def test_ranks_of_two_nodes_measure_their_link_and_the_others_wait_for_nothing(per_node: int, other: int) -> None:
-    found = in_ranks(3, lambda group, rank: measure_links(group, rank, per_node))
+@each("other", [1, 2])
+def test_two_ranks_measure_their_link_and_the_others_wait_for_nothing(other: int) -> None:
+    found = in_ranks(3, lambda group, rank: measure_links(group, rank, other))
     assert [rank for rank, links in enumerate(found) if links is not None] == [0, other]
     for links in found:
         assert links is None or (links.latency_s > 0 and links.bandwidth_bytes_per_s > 0)
+
+
+def test_links_within_a_node_are_measured_again_once_there_are_two_nodes() -> None:
+    """A trainer that has begun on one node goes by its slower links as soon as it has them."""
+
+    def run(group: dist.ProcessGroup, rank: int) -> list[tuple[bool, dict[str, float]]]:
+        known, found = arranger(), []
+        known.measure_model()
+        for other_end in (None, None, 2, 2, None):
+            known.measure(group, rank, other_end, lambda document: gather_documents(document, group, 3))
+            assert known.known.links is not None
+            found.append((known.known.spans_nodes, asdict(known.links)))
+        return found
+
+    first, *others = in_ranks(3, run)
+    assert others == [first, first]
+    assert [spans_nodes for spans_nodes, _ in first] == [False, False, True, True, True]
+    within, again, between, *later = [links for _, links in first]
+    assert again == within != between
+    assert later == [between, between]
+
+
+@each(("kind", "expected_bytes"), [("cpu", 2 << 30), ("cuda", 8 << 30)])
+def test_the_ranks_of_a_node_share_its_memory_and_no_gpu(kind: str, expected_bytes: int) -> None:
+    one = Arranger(build_task(), build_spec(parallel={"pipeline": {}}, ranks_per_node=4))
+    one._device = torch.device(kind)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel_arranging, "device_memory_bytes", lambda _: 8 << 30)
+        assert one._memory_bytes(None) == expected_bytes
 
 
 def test_what_the_lowest_rank_knows_is_what_all_go_by() -> None:
@@ -194,8 +226,7 @@ def test_what_the_lowest_rank_knows_is_what_all_go_by() -> None:
     known.measure_model()
     newcomer.agree([newcomer.measurements, known.measurements])
     assert newcomer.measurements == known.measurements
-    assert newcomer.knows_model
-    assert not newcomer.knows_links
+    assert (newcomer.known.profile, newcomer.known.links) == (known.profile, None)
     assert [newcomer(count).cuts for count in range(1, 6)] == [known(count).cuts for count in range(1, 6)]
 
 

@@ -6,12 +6,13 @@ from dataclasses import fields, replace
 import pytest
 
 from cells import each
+from layouts_of_ranks import best_layouts
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.arranging import curve
 from oakum_worker.parallel.link_costs import LinkCosts
 from oakum_worker.parallel.pipeline import layouts
 from oakum_worker.parallel.pipeline.costs import LayerCost, ModelProfile, Tied, seconds, stage_costs
-from oakum_worker.parallel.pipeline.layouts import Choices, LayoutCandidate, best_layouts, choose, predict
+from oakum_worker.parallel.pipeline.layouts import Choices, LayoutCandidate, choose, predict
 from oakum_worker.parallel.pipeline.schedules import build, exists
 from oakum_worker.parallel.pipeline.validation import validate
 from oakum_worker.schedule_table import NAMES

@@ -10,11 +10,12 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
+from cells import each
 from oakum_worker.chain import Chain
 from oakum_worker.parallel.link_costs import LinkCosts
 from oakum_worker.parallel.pipeline import arranging
 from oakum_worker.parallel.pipeline.arranging import Arranger
-from oakum_worker.parallel.pipeline.layouts import best_layouts
+from oakum_worker.parallel.pipeline.layouts import choose
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
 from training_ranks import Points, build_spec
@@ -35,13 +36,13 @@ def build_task() -> Task:
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Records the numbers of ranks for which layouts are searched."""
     searched: list[int] = []
-    search = best_layouts
+    search = choose
 
     def counted(num_ranks: int, *arguments: Any) -> Any:
         searched.append(num_ranks)
         return search(num_ranks, *arguments)
 
-    monkeypatch.setattr(arranging, "best_layouts", counted)
+    monkeypatch.setattr(arranging, "choose", counted)
     return searched
 
 
@@ -52,10 +53,10 @@ def test_it_is_predicted_anew_only_when_other_measurements_are_agreed_on(searche
     told = json.loads(json.dumps(arranger.measurements))
     arranger.agree([told, told])
     assert arranger.predicted_curve() == alone
-    assert searches == [8]
+    assert searches == [*range(1, 9)]
     arranger.note_links(LinkCosts(latency_s=1.0, bandwidth_bytes_per_s=1.0))
     arranger.predicted_curve()
-    assert searches == [8, 8]
+    assert searches == [*range(1, 9)] * 2
 
 
 def test_no_step_waits_for_it(searches: list[int]) -> None:
@@ -63,6 +64,18 @@ def test_no_step_waits_for_it(searches: list[int]) -> None:
     assert loop.assembly.state is not None
     loop.assembly.state.lay_out(None, 0, 1, lambda document: [document])  # which measures the layers
     loop.step()
-    assert searches == []
-    assert loop.predicted_curve
-    assert searches == [8]
+    assert set(searches) == {1}
+    assert loop.assembly.engine.predicted_curve
+    assert searches[-7:] == [*range(2, 9)]
+
+
+@each("memory_bytes", [100, 1500, 1 << 30])
+def test_who_has_predicted_it_arranges_as_who_has_not(memory_bytes: int) -> None:
+    """One rank alone predicts it, and all have to choose alike, also where nothing fits."""
+    spec = build_spec(parallel={"pipeline": {"memory_bytes": memory_bytes}}, max_nodes=8)
+    reporter, newcomer = Arranger(build_task(), spec), Arranger(build_task(), spec)
+    reporter.measure_model()
+    reporter.predicted_curve()
+    newcomer.agree([reporter.measurements])
+    for num_ranks in reversed(range(1, 9)):
+        assert newcomer.layout(num_ranks) == reporter.layout(num_ranks)

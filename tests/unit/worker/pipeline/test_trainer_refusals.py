@@ -51,10 +51,10 @@ def test_a_step_in_which_the_generation_was_declared_over_is_void_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch, pipeline: dict[str, Any] | None
 ) -> None:
     loop = loop_of([nn.Sequential(nn.Linear(5, 2))], pipeline)
-    loop.is_over = lambda: True
+    loop.ranks.is_over = lambda: True
     loop.step()  # on a CPU collectives that were cut raise errors themselves
     before = digest(loop)
-    monkeypatch.setattr(loop, "_device", torch.device("cuda"))
+    monkeypatch.setattr(loop.ranks, "device", torch.device("cuda"))
     with pytest.raises(GroupError, match="the service ended the generation during a step"):
         loop.step()
     assert (loop.step_count, digest(loop)) == (1, before)

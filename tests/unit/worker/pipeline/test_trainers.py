@@ -75,7 +75,9 @@ def test_a_micro_batch_that_is_computed_twice_counts_once() -> None:
     loop = TrainingLoop(build_classifier(), build_spec())
     assert loop.task.chain is not None
     chunks = cut_evenly(range(8), 2)
-    work = ReplicaBatch(loop._forward, loop.task.chain, loop._sampler, loop._cursor, chunks, 8)
+    work = ReplicaBatch(
+        loop.loss_parts.forward, loop.task.chain, loop.loss_parts.sampler, loop.state.cursor, chunks, 8
+    )
     for number in (0, 1):
         work.prepare(number)
     losses = [work.loss(torch.zeros(4, 4, requires_grad=True), number).item() for number in (0, 1, 1)]
@@ -87,12 +89,19 @@ def test_first_and_last_stage_have_the_same_batch_whatever_they_compute_between(
     first, last, alone = (TrainingLoop(build_masked_task(), build_spec()) for _ in range(3))
     alone.task.loss = _Keeping(alone.task.chain)
     for _ in range(7):
-        num_samples = first._sampler.batch_size(first._cursor)
+        num_samples = first.loss_parts.sampler.batch_size(first.state.cursor)
         chunks = cut_evenly(range(num_samples), 4)
         works = []
         for loop, numbers in ((first, (0, 1, 2, 3)), (last, (3, 1, 0, 2))):
             assert loop.task.chain is not None
-            work = ReplicaBatch(loop._forward, loop.task.chain, loop._sampler, loop._cursor, chunks, num_samples)
+            work = ReplicaBatch(
+                loop.loss_parts.forward,
+                loop.task.chain,
+                loop.loss_parts.sampler,
+                loop.state.cursor,
+                chunks,
+                num_samples,
+            )
             for number in numbers:
                 work.prepare(number)
                 torch.rand(number)
@@ -106,7 +115,7 @@ def test_first_and_last_stage_have_the_same_batch_whatever_they_compute_between(
             for name, values in alone.task.loss.batch.items():
                 assert torch.equal(batch[name], values[rows]), name
         for loop in (first, last):
-            loop._cursor = alone._cursor
+            loop.state.cursor = alone.state.cursor
 
 
 class _Keeping:
@@ -132,7 +141,9 @@ def test_a_batch_is_read_and_collated_once_and_forgotten_after_its_backward_pass
     task.collate = collate
     loop = TrainingLoop(task, build_spec())
     assert task.chain is not None
-    work = ReplicaBatch(loop._forward, task.chain, loop._sampler, loop._cursor, cut_evenly(range(8), 2), 8)
+    work = ReplicaBatch(
+        loop.loss_parts.forward, task.chain, loop.loss_parts.sampler, loop.state.cursor, cut_evenly(range(8), 2), 8
+    )
     stages = [Stage(task.chain, range(0, 3)), Stage(task.chain, range(3, 6), recompute=True)]
     made.clear()
     for number in (0, 1):

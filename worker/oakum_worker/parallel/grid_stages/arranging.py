@@ -14,7 +14,7 @@ import torch
 
 from oakum_worker.chain import Chain
 from oakum_worker.errors import TaskError
-from oakum_worker.parallel.arranging import LayoutArranger, best_of
+from oakum_worker.parallel.arranging import best_of
 from oakum_worker.parallel.grid_stages.costs import LayerProducts, on_grid
 from oakum_worker.parallel.grids.costs import Product
 from oakum_worker.parallel.grids.measuring import ProductNotes
@@ -50,19 +50,19 @@ class ChainGrids(ModelGrids):
 
     def products(self) -> tuple[LayerProducts, ...]:
         """The products of each layer, found out by one forward pass with parameters that take no memory."""
-        return self.traced(self._count)
+        return self.trace(self._count)
 
     def _count(self, batch: Any, size: int) -> tuple[LayerProducts, ...]:
-        made, first = [], 0
+        layers, first = [], 0
         values = self._chain.inputs(batch)
         for number in range(len(self._chain.layers)):
-            found: list[tuple[torch.Tensor, torch.Tensor]] = []
-            with torch.no_grad(), ProductNotes(lambda *both, found=found: found.append(both)):
+            factors: list[tuple[torch.Tensor, torch.Tensor]] = []
+            with torch.no_grad(), ProductNotes(lambda *both, factors=factors: factors.append(both)):
                 values = self._chain.run(range(number, number + 1), values)
-            products = tuple(Product(x.numel() / w.shape[1] / size, w.shape[1], w.shape[0]) for x, w in found)
-            made.append(LayerProducts(first, products, found[0][0].itemsize if found else 4))
+            products = tuple(Product(x.numel() / w.shape[1] / size, w.shape[1], w.shape[0]) for x, w in factors)
+            layers.append(LayerProducts(first, products, factors[0][0].itemsize if factors else 4))
             first += len(products)
-        return tuple(made)
+        return tuple(layers)
 
 
 class StackedArranger(Arranger):
@@ -78,38 +78,34 @@ class StackedArranger(Arranger):
         self._keeps_gathered = tensor.keep_gathered
         self.grids = ChainGrids(task, self.global_batch, tensor, self._chain)
         self._products = self.grids.products()
+        self.memory_bytes = min(self.memory_bytes, self._memory_bytes(tensor.memory_bytes))
         self.choices = dataclasses.replace(
             self.choices,
-            memory_bytes=min(self.choices.memory_bytes, self._memory_bytes(tensor.memory_bytes)),
+            memory_bytes=self.memory_bytes,
             # What a grid's ranks wait for cannot be split.
             schedules=tuple(name for name in self.choices.schedules if name not in SPLITTING),
         )
-
-    def layouts(self, most_nodes: int) -> tuple[Layout, ...]:
-        """The layout that is predicted to be fastest for each number of nodes from 1 to `most_nodes`. Raises
-        `TaskError` where one has none."""
-        return LayoutArranger.layouts(self, most_nodes)  # each number of ranks has other grids
 
     def candidates(self, world_size: int) -> list[Layout]:
         """For each grid that may be taken on `world_size` ranks, its fastest layouts of 1, 2, 4, ... stages.
         Raises `ScheduleError` if there is none."""
         counts = [1 << power for power in range(world_size.bit_length())]
         asked = [dataclasses.replace(self.choices, num_workers=count) for count in counts]
-        found = [layout for choices in asked for layout in self._tried(world_size, choices)]
-        return list(dict.fromkeys(found))
+        layouts = [layout for choices in asked for layout in self._best_of_grids(world_size, choices)]
+        return list(dict.fromkeys(layouts))
 
     def _search(self, world_size: int) -> Layout:
-        found = self._tried(world_size, self.choices)
-        return best_of(found, lambda layout: (layout.grid.num_ranks, layout.num_ranks))
+        layouts = self._best_of_grids(world_size, self.choices)
+        return best_of(layouts, lambda layout: (layout.grid.num_ranks, layout.num_ranks))
 
-    def _tried(self, world_size: int, choices: Choices) -> list[Layout]:
-        found: list[Layout] = []
-        for grid in self.grids.to_try(world_size):
+    def _best_of_grids(self, world_size: int, choices: Choices) -> list[Layout]:
+        layouts: list[Layout] = []
+        for grid in self.grids.grids_to_try(world_size):
             keep = self._keeps_gathered
             divided = on_grid(self.profile, self._products, grid, self.links, keep_gathered=keep)
             layout = choose(world_size // grid.num_ranks, divided, self.links, choices)
-            found.append(dataclasses.replace(layout, grid=grid))
-        return found
+            layouts.append(dataclasses.replace(layout, grid=grid))
+        return layouts
 
 
 def _refuse_strays(task: Task, chain: Chain) -> None:

@@ -40,16 +40,16 @@ def on_grid(
     size = grid.num_ranks
     if size == 1:
         return profile
-    made = []
+    divided = []
     for layer, products in zip(profile.layers, layers, strict=True):
         waits = [_waits_s(products, grid, m, links, keep_gathered=keep_gathered) for m in profile.micro_batches]
         forward_s, backward_s = (
             _shares_s(profile.micro_batches, times, grid) for times in (layer.forward_s, layer.backward_s)
         )
         fixed, of_sample = _held_bytes(products, grid, profile.micro_batches[-1], keep_gathered=keep_gathered)
-        made.append(
+        divided.append(
             replace(
-                _divided(layer, size),
+                _divide(layer, size),
                 gathered_bytes=fixed,
                 gathered_sample_bytes=of_sample,
                 forward_s=tuple(s + wait[0] for s, wait in zip(forward_s, waits, strict=True)),
@@ -59,10 +59,10 @@ def on_grid(
     tied = tuple(
         Tied(one.layers, one.parameter_bytes // size, one.optimizer_bytes // size) for one in profile.tied
     )
-    return replace(profile, layers=tuple(made), tied=tied)
+    return replace(profile, layers=tuple(divided), tied=tied)
 
 
-def _divided(layer: LayerCost, size: int) -> LayerCost:
+def _divide(layer: LayerCost, size: int) -> LayerCost:
     return replace(
         layer,
         parameter_bytes=-(-layer.parameter_bytes // size),

@@ -25,7 +25,7 @@ class StackedState(BlockState):
 
     def __init__(self, task: Task, chain: Chain, arranger: StackedArranger) -> None:
         homes, parts = homes_of(task.model.state_dict(keep_vars=True), chain)
-        super().__init__(task, arranger, homes, len(parts))
+        super().__init__(task, arranger, arranger.grids, homes, len(parts))
         self._users = {part.number: users for part, users in parts.items()}
         """Home -> the layers that use it."""
         self.arrangement = arranger(1)
@@ -43,16 +43,16 @@ class StackedState(BlockState):
 
     def _install(self, rank: int) -> Mapping[str, nn.Parameter]:
         seat, layers = self.arrangement.seat(rank), self.arrangement.layers_of(rank)
-        grid, made, held = self.arrangement.grid, {}, {}
+        grid, parameters, held = self.arrangement.grid, {}, {}
         for name, kind in self._kinds.items():
             if seat is None or not self._users[self._homes[name]] & layers:
-                made[name] = kind.empty("meta")
+                parameters[name] = kind.empty("meta")
             elif grid.num_ranks == 1:
-                made[name] = held[name] = kind.empty(self.device)
+                parameters[name] = held[name] = kind.empty(self.device)
             else:
                 conversion, like = self._grids.conversion(grid), kind.empty("meta")
-                made[name] = held[name] = conversion.empty(name, like, seat.position, self.device)
-        put_parameters(self._task.model, made)
+                parameters[name] = held[name] = conversion.empty(name, like, seat.position, self.device)
+        put_parameters(self._task.model, parameters)
         return held
 
     @property

@@ -9,10 +9,12 @@ backward pass unless it is kept.
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
 
 from oakum_worker.parallel.tensor.grids import Grid
 
@@ -115,14 +117,8 @@ def product_s(speed: Sequence[tuple[float, float]], flops: float) -> float:
     """Seconds of a product with `flops` multiplications, interpolated between the timed products in `speed`, as in
     `GridProfile.speed`. A product smaller than all of them takes as long as the smallest, a larger one longer in
     proportion."""
-    sizes = [size for size, _ in speed]
-    if flops >= sizes[-1]:
-        return speed[-1][1] * flops / sizes[-1]
-    at = bisect.bisect_left(sizes, flops)
-    if at == 0:
-        return speed[0][1]
-    (size0, s0), (size1, s1) = speed[at - 1], speed[at]
-    return s0 + (s1 - s0) * (flops - size0) / (size1 - size0)
+    sizes, seconds = zip(*speed, strict=True)
+    return float(np.interp(flops, sizes, seconds)) * max(1.0, flops / sizes[-1])
 
 
 def traffic(grid: Grid, product: Product, number: int, num_samples: float, *, keep_gathered: bool) -> Traffic:
@@ -161,14 +157,14 @@ def held_elements(grid: Grid, product: Product, number: int, num_samples: float,
     gathered_x, gathered_w = (n * own if n > 1 else 0.0 for n, own in ((along_x, x), (along_w, w)))
     kept = gathered_x + gathered_w if keep_gathered else 0.0
     new_x, new_w = (0.0, 0.0) if keep_gathered else (gathered_x, gathered_w)
-    forward = max(new_x + new_w + along_y * y, _scattered(along_y, y))
+    forward = max(new_x + new_w + along_y * y, _scattering_elements(along_y, y))
     of_y = y + (along_y * y if along_y > 1 else 0.0)
-    of_x = max(new_w + along_x * x, _scattered(along_x, x)) if product.input_gradient else 0.0
-    of_w = (x if product.input_gradient else 0.0) + max(new_x + along_w * w, _scattered(along_w, w))
+    of_x = max(new_w + along_x * x, _scattering_elements(along_x, x)) if product.input_gradient else 0.0
+    of_w = (x if product.input_gradient else 0.0) + max(new_x + along_w * w, _scattering_elements(along_w, w))
     return Held(max(forward, of_y + max(of_x, of_w)), kept)
 
 
-def _scattered(along: int, own: float) -> float:
+def _scattering_elements(along: int, own: float) -> float:
     """Elements that a rank has at once while partial sums are scattered along so many ranks, of which each gets
     `own`."""
     return 2 * along * own if along > 1 else own
@@ -185,12 +181,9 @@ def _lengths(grid: Grid, number: int) -> tuple[int, int, int]:
     return lengths["l"], lengths["i"], lengths["j"]
 
 
-def rising(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+def rising_points(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """The points (size, seconds) in rising order of size, each size once, with seconds raised where a smaller size
     took longer."""
-    made: list[tuple[float, float]] = []
-    for size, seconds in sorted(points):
-        if made and size <= made[-1][0]:
-            continue
-        made.append((size, max(seconds, made[-1][1] if made else 0.0)))
-    return tuple(made)
+    fastest = dict(sorted(points, reverse=True))
+    sizes = sorted(fastest)
+    return tuple(zip(sizes, accumulate((fastest[size] for size in sizes), max), strict=True))

@@ -20,7 +20,9 @@ from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.arranging import best_of
 from oakum_worker.parallel.grids.costs import GridProfile, flops_of_rank, held_elements, product_s, traffic
 from oakum_worker.parallel.link_costs import LinkCosts
+from oakum_worker.parallel.pipeline.layouts import Layout, refuse_none
 from oakum_worker.parallel.tensor.grids import Grid
+from oakum_worker.schedule_table import ONE_F_ONE_B
 
 MOST_IN_LINE, LARGEST_SQUARE, LARGEST_CUBE, MOST_SHARDS = 16, 8, 4, 16
 """Sides of the largest grids that are tried where the spec names none."""
@@ -42,32 +44,6 @@ class GridChoices:
     """The grids that the model goes onto; None: all."""
 
 
-@dataclass(frozen=True, slots=True)
-class GridLayout:
-    """A grid with its number of replicas and micro-batches, and the step time and memory predicted for them."""
-
-    grid: Grid
-    num_replicas: int
-    micro_batch: int
-    """Samples of a replica's largest micro-batch."""
-    num_micro_batches: int
-    predicted_step_s: float
-    samples_per_s: float
-    peak_bytes: int
-    """Predicted peak memory of one rank."""
-    fits: bool
-
-    @property
-    def num_ranks(self) -> int:
-        """Number of ranks that compute; the others are spare."""
-        return self.num_replicas * self.grid.num_ranks
-
-    @property
-    def most_bytes(self) -> int:
-        """Predicted peak memory of one rank: all need as much."""
-        return self.peak_bytes
-
-
 def grids_up_to(num_ranks: int) -> list[Grid]:
     """The grids to try for a trainer without a grid of its own choice: all of at most `num_ranks` ranks whose
     sides are within the limits of this module."""
@@ -78,38 +54,35 @@ def grids_up_to(num_ranks: int) -> list[Grid]:
     return [grid for grid in (*lines, *squares, *cubes, *shards) if grid.num_ranks <= num_ranks]
 
 
-def choose_grid(num_ranks: int, profile: GridProfile, links: LinkCosts, choices: GridChoices) -> GridLayout:
+def choose_grid(num_ranks: int, profile: GridProfile, links: LinkCosts, choices: GridChoices) -> Layout:
     """The fastest layout that fits into memory on `num_ranks` ranks, of which some may stay spare.
 
     If none fits, returns the one that needs least memory, with `fits` False. Raises `ScheduleError` for a batch or
     a number of ranks below 1, and where the model goes onto no grid.
     """
-    if num_ranks < 1 or choices.global_batch < 1:
-        raise ScheduleError(
-            f"{choices.global_batch} samples on {num_ranks} ranks have no layout: give at least 1 of each"
-        )
-    found = [predict_grid(*sizes, profile, links, choices) for sizes in candidates(num_ranks, choices)]
-    if not found:
+    refuse_none(num_ranks, choices.global_batch)
+    layouts = [predict_grid(*sizes, profile, links, choices) for sizes in candidates(num_ranks, choices)]
+    if not layouts:
         raise ScheduleError(f"the model goes onto no grid of {num_ranks} ranks or fewer")
-    return _best(found)
+    return _best(layouts)
 
 
 def best_of_each(
     num_ranks: int, profile: GridProfile, links: LinkCosts, choices: GridChoices
-) -> tuple[GridLayout, ...]:
+) -> tuple[Layout, ...]:
     """For each grid that the choices allow on `num_ranks` ranks its best layout: those that fit first, by their
     step time, then the others, by their memory."""
-    by_grid: dict[Grid, list[GridLayout]] = {}
+    by_grid: dict[Grid, list[Layout]] = {}
     for sizes in candidates(num_ranks, choices):
         by_grid.setdefault(sizes[0], []).append(predict_grid(*sizes, profile, links, choices))
     best = map(_best, by_grid.values())
     return tuple(
-        sorted(best, key=lambda one: (not one.fits, one.predicted_step_s if one.fits else one.peak_bytes))
+        sorted(best, key=lambda one: (not one.fits, one.predicted_step_s if one.fits else one.most_bytes))
     )
 
 
-def _best(found: list[GridLayout]) -> GridLayout:
-    return best_of(found, lambda one: (one.grid.num_ranks, one.num_ranks, one.num_micro_batches))
+def _best(layouts: list[Layout]) -> Layout:
+    return best_of(layouts, lambda one: (one.grid.num_ranks, one.num_ranks, one.num_micro_batches))
 
 
 def candidates(num_ranks: int, choices: GridChoices) -> Iterator[tuple[Grid, int, int]]:
@@ -138,7 +111,7 @@ def predict_grid(
     profile: GridProfile,
     links: LinkCosts,
     choices: GridChoices,
-) -> GridLayout:
+) -> Layout:
     """The layout of `num_replicas` grids, each with `num_micro_batches` micro-batches in a step, with the step
     time and memory predicted for it."""
     share = -(-choices.global_batch // num_replicas)
@@ -156,16 +129,19 @@ def predict_grid(
     step_s = num_micro_batches * pass_s + links.all_reduce_s(num_replicas, profile.parameter_bytes / size)
     state_bytes = (2 * profile.parameter_bytes + profile.optimizer_bytes) / size
     peak_bytes = state_bytes + samples * profile.activation_bytes / size + (kept + largest) * profile.itemsize
-    peak_bytes += (
-        samples * profile.input_bytes * (1 - 1 / size)
-    )  # of the batch, a rank's own block is an activation
-    return GridLayout(
-        grid=grid,
+    # Of the batch, a rank's own block is an activation.
+    peak_bytes += samples * profile.input_bytes * (1 - 1 / size)
+    return Layout(
         num_replicas=num_replicas,
-        micro_batch=samples,
+        num_workers=1,
+        num_stages=1,
+        schedule=ONE_F_ONE_B.name,
+        scheme=None,
         num_micro_batches=num_micro_batches,
+        micro_batch=samples,
+        grid=grid,
         predicted_step_s=step_s,
         samples_per_s=choices.global_batch / step_s if step_s else math.inf,
-        peak_bytes=int(peak_bytes),
+        peak_bytes=(int(peak_bytes),),
         fits=peak_bytes <= choices.memory_bytes,
     )

@@ -16,7 +16,7 @@ from oakum_worker.devices import undisturbed_clock
 from oakum_worker.errors import TaskError
 from oakum_worker.function_mode import call, opened
 from oakum_worker.losses import loss_of
-from oakum_worker.parallel.grids.costs import GridProfile, Product, product_s, rising
+from oakum_worker.parallel.grids.costs import GridProfile, Product, product_s, rising_points
 from oakum_worker.parallel.pipeline.measuring import moments_of
 from oakum_worker.state.boundary import BoundarySnapshot
 from oakum_worker.task import Task
@@ -65,11 +65,13 @@ def measure_products(
 
 def _profile(task: Task, passes: dict[int, _Passes], *, averages: bool) -> GridProfile:
     largest = max(passes)
-    found = passes[largest]
+    pass_ = passes[largest]
     device = next(task.model.parameters()).device
-    products = tuple(dataclasses.replace(one, rows=one.rows / largest) for one in found.products)
-    shapes = {(int(one.rows), one.inner, one.columns) for one in found.products}
-    speed = rising([point for shape in sorted(shapes) for point in _timed(shape, found.dtype, device)])
+    products = tuple(dataclasses.replace(one, rows=one.rows / largest) for one in pass_.products)
+    shapes = {(int(one.rows), one.inner, one.columns) for one in pass_.products}
+    speed = rising_points(
+        [point for shape in sorted(shapes) for point in _time_products(shape, pass_.dtype, device)]
+    )
     parameter_bytes = sum(p.nbytes for p in task.model.parameters() if p.requires_grad)
     speed = speed or ((1.0, 1e-9),)
     others = []
@@ -81,11 +83,11 @@ def _profile(task: Task, passes: dict[int, _Passes], *, averages: bool) -> GridP
         products=products,
         speed=speed,
         others_s=tuple(others),
-        itemsize=found.dtype.itemsize,
+        itemsize=pass_.dtype.itemsize,
         parameter_bytes=parameter_bytes,
         optimizer_bytes=round(parameter_bytes * (moments_of(task.optimizer) + averages)),
-        activation_bytes=found.kept_bytes / largest,
-        input_bytes=found.input_bytes / largest,
+        activation_bytes=pass_.kept_bytes / largest,
+        input_bytes=pass_.input_bytes / largest,
     )
 
 
@@ -148,7 +150,9 @@ class ProductNotes(TorchFunctionMode):
         return call(self, func, args, kwargs or {})
 
 
-def _timed(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Iterator[tuple[float, float]]:
+def _time_products(
+    shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device
+) -> Iterator[tuple[float, float]]:
     """Yield (multiplications, seconds) for a product of this shape, and for products whose sides are half, a
     quarter and an eighth as long."""
     clock = undisturbed_clock(device)

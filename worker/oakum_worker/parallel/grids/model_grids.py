@@ -50,13 +50,13 @@ class ModelGrids:
         """How the model is computed on a grid. Raises `TaskError` where it cannot be."""
         if grid not in self._conversions:
             try:
-                self._conversions[grid] = self.traced(lambda batch, size: self._convert(grid, batch, size))
+                self._conversions[grid] = self.trace(lambda batch, size: self._convert(grid, batch, size))
             except TaskError as error:
                 self._conversions[grid] = error
-        found = self._conversions[grid]
-        if isinstance(found, TaskError):
-            raise found
-        return found
+        result = self._conversions[grid]
+        if isinstance(result, TaskError):
+            raise result
+        return result
 
     def error_on(self, grid: Grid) -> TaskError | None:
         """Why the model cannot be computed on a grid; None where it can, as on one rank."""
@@ -67,27 +67,27 @@ class ModelGrids:
             return error
         return None
 
-    def asked(self, world_size: int) -> Grid | None:
+    def asked_grid(self, world_size: int) -> Grid | None:
         """The grid that the spec names, while `world_size` ranks are enough for one; None: Oakum chooses."""
         return self._asked if self._asked is not None and self._asked.num_ranks <= world_size else None
 
-    def to_try(self, world_size: int) -> list[Grid]:
+    def grids_to_try(self, world_size: int) -> list[Grid]:
         """The grids for which `world_size` ranks are enough and onto which the model goes: the one that the spec
         names while there are ranks for it, else all."""
-        asked = self.asked(world_size)
-        return self.able(world_size) if asked is None else [asked]
+        asked = self.asked_grid(world_size)
+        return self.usable_grids(world_size) if asked is None else [asked]
 
-    def able(self, world_size: int) -> list[Grid]:
+    def usable_grids(self, world_size: int) -> list[Grid]:
         """The grids for which `world_size` ranks are enough and onto which the model goes."""
         return [grid for grid in grids_up_to(world_size) if self.error_on(grid) is None]
 
-    def refused(self, world_size: int) -> dict[Grid, str]:
+    def refusals(self, world_size: int) -> dict[Grid, str]:
         """Grid -> why the model does not go onto it, of the grids for which `world_size` ranks are enough."""
         errors = {grid: self.error_on(grid) for grid in grids_up_to(world_size)}
         return {grid: str(error) for grid, error in errors.items() if error is not None}
 
-    def traced(self, trace: Callable[[Any, int], _T]) -> _T:
-        """What `trace(batch, num_samples)` finds with a small batch, while the model has parameters that take no
+    def trace(self, follow: Callable[[Any, int], _T]) -> _T:
+        """What `follow(batch, num_samples)` finds with a small batch, while the model has parameters that take no
         memory, since only their shapes count here. Nothing of the task changes."""
         noted = BoundarySnapshot(self._task)
         noted.take()
@@ -95,7 +95,7 @@ class ModelGrids:
         shapes = {name: kind.without_memory(self._device) for name, kind in self._kinds.items()}
         try:
             with torch.random.fork_rng(devices=[]), replaced_parameters(self._task.model, shapes):
-                return trace(self._task.read([0] * size), size)
+                return follow(self._task.read([0] * size), size)
         finally:
             noted.restore()
 

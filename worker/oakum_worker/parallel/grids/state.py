@@ -11,33 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
 from oakum_worker.errors import TaskError
+from oakum_worker.parallel.arranging import LayoutArranger
 from oakum_worker.parallel.blocks import Block
-from oakum_worker.parallel.divided_state import Arranging, DividedState
+from oakum_worker.parallel.divided_state import DividedState
 from oakum_worker.parallel.grids.arranging import GridArranger
 from oakum_worker.parallel.grids.model_grids import ModelGrids
 from oakum_worker.parallel.grids.parts import GridParts
 from oakum_worker.parallel.holdings import Grids, Holdings, Part, Place, SplitTensor
 from oakum_worker.parallel.pipeline.arrangement import Arrangement
-from oakum_worker.parallel.split_state import tensor_leaves
 from oakum_worker.parallel.tensor.grids import ONE_RANK, Grid
 from oakum_worker.parallel.whole_parameters import put_parameters
-from oakum_worker.state.tree import Document
+from oakum_worker.state.tree import Document, tensor_leaves
 from oakum_worker.task import Task
-
-
-class BlockArranging(Arranging[Arrangement], Protocol):
-    """Chooses arrangements, and knows how the model is cut on each grid."""
-
-    @property
-    def grids(self) -> ModelGrids:
-        """How the model is computed on grids."""
-
 
 WHOLE = Part(1, 0, grid=ONE_RANK.name)
 """The only part of the grid of one rank: all parameters in full."""
@@ -77,14 +68,15 @@ class BlockState(DividedState[Arrangement]):
     def __init__(
         self,
         task: Task,
-        arranger: BlockArranging,
+        arranger: LayoutArranger[Any, Any, Arrangement],
+        grids: ModelGrids,
         homes: Mapping[str, int] | None = None,
         num_homes: int = 1,
     ) -> None:
-        """`homes` has for each parameter and buffer the number of its home; what it leaves out is whole on every
-        rank. None: all have one home."""
+        """`grids` say how the model is cut on each grid, and `homes` the number of the home of each parameter and
+        buffer; what it leaves out is whole on every rank. None: all have one home."""
         super().__init__(task, arranger)
-        self._grids = arranger.grids
+        self._grids = grids
         self._homes = dict.fromkeys(self._keys, 0) if homes is None else homes
         self._num_homes = num_homes
         self._parts: dict[str, GridParts] = {}
@@ -165,7 +157,7 @@ class GridState(BlockState):
     """
 
     def __init__(self, task: Task, arranger: GridArranger) -> None:
-        super().__init__(task, arranger)
+        super().__init__(task, arranger, arranger.grids)
         self.arrangement = Arrangement(1, 1)
         self.place = Place(Holdings(((WHOLE,),)), 0)
 

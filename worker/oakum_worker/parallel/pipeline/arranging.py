@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from oakum_worker.chain import Chain
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.arranging import LayoutArranger
 from oakum_worker.parallel.pipeline.arrangement import Arrangement
-from oakum_worker.parallel.pipeline.costs import LayerCost, ModelProfile, Tied
-from oakum_worker.parallel.pipeline.layouts import Choices, Layout, best_layouts, choose
+from oakum_worker.parallel.pipeline.costs import LayerCost, ModelProfile
+from oakum_worker.parallel.pipeline.layouts import Choices, Layout, choose
 from oakum_worker.parallel.pipeline.measuring import measure_chain, sizes_up_to
 from oakum_worker.schedule_table import asked_schedules
 from oakum_worker.spec import TrainerSpec
@@ -37,23 +35,39 @@ def layers_of(task: Task) -> Chain:
     return task.chain
 
 
-class Arranger(LayoutArranger[ModelProfile, Layout]):
+class Arranger(LayoutArranger[ModelProfile, Layout, Arrangement]):
     """Chooses how a pipeline trainer is arranged on any number of ranks, by what each of its layers costs."""
+
+    _profile_type = ModelProfile
 
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
         """`task` has to name its layers in `Task.chain`. Raises `TaskError` if the chain is missing, is empty, or
         leaves out a parameter that is trained."""
         assert spec.parallel.pipeline is not None
-        super().__init__(task, spec)
+        options = self._pipeline = spec.parallel.pipeline
+        super().__init__(task, spec, options.memory_bytes)
         self._chain = layers_of(task)
-        self._pipeline = spec.parallel.pipeline
-        self.choices = self._choices_of_spec()
+        asked = asked_schedules(options.schedule)
+        self.choices = Choices(
+            global_batch=self.global_batch,
+            memory_bytes=self.memory_bytes,
+            schedules=asked.schedules,
+            num_workers=None if options.stages == "auto" else options.stages,
+            micro_batch=options.micro_batch or spec.micro_batch,
+            recompute=None if options.recompute == "auto" else options.recompute,
+            num_pipes=options.pipes,
+            message_driven=asked.message_driven,
+            in_flight=options.in_flight,
+        )
         """The choices that the spec leaves to the search for a layout."""
 
-    def __call__(self, world_size: int) -> Arrangement:
-        """The arrangement of a generation of `world_size` ranks. Raises `TaskError` if there is none."""
-        layout = self.layout(world_size)
-        self._warn_of_memory(layout, world_size)
+    def name_of(self, layout: Layout) -> str:
+        """The layout's schedule as the spec names it; `none` for replicas of one worker."""
+        if layout.num_workers == 1:
+            return "none"
+        return self._pipeline.schedule if self.choices.message_driven else layout.schedule
+
+    def _arrange(self, layout: Layout, world_size: int) -> Arrangement:
         return Arrangement(
             world_size=world_size,
             num_replicas=layout.num_replicas,
@@ -65,75 +79,18 @@ class Arranger(LayoutArranger[ModelProfile, Layout]):
             in_flight=self._pipeline.in_flight,
         )
 
-    def layouts(self, most_nodes: int) -> tuple[Layout, ...]:
-        """The layout that is predicted to be fastest for each number of nodes from 1 to `most_nodes`."""
-        most_ranks = most_nodes * self._spec.ranks_per_node
-        found = self._known.layouts
-        if any(count not in found for count in range(1, most_ranks + 1)):
-            # One search for all numbers takes little longer than that for the largest.
-            best = best_layouts(most_ranks, self.profile, self.links, self.choices)
-            found.update(enumerate(best, start=1))
-        return super().layouts(most_nodes)
+    def _search(self, world_size: int) -> Layout:
+        return choose(world_size, self.profile, self.links, self.choices, self.known.layouts)
 
-    @property
-    def profile(self) -> ModelProfile:
-        """The measured costs of the layers on one rank; before they are measured, assumed ones that grow with
-        their parameters."""
-        return self._known.profile or self._nominal()
-
-    @property
-    def memory_bytes(self) -> float:
-        """Bytes that one rank may use."""
-        return self.choices.memory_bytes
-
-    def name_of(self, layout: Layout) -> str:
-        """The layout's schedule as the spec names it; `none` for replicas of one worker."""
-        if layout.num_workers == 1:
-            return "none"
-        return self._pipeline.schedule if self.choices.message_driven else layout.schedule
-
-    def _measured(self) -> ModelProfile:
+    def _measure(self) -> ModelProfile:
         size = self.choices.micro_batch
         sizes = sizes_up_to(self._spec.global_batch) if size is None else [size]
         averages = self._spec.ema is not None
         return measure_chain(self._task, self._chain, sizes, self._precision, averages=averages)
 
-    @staticmethod
-    def _profile_of(document: dict[str, Any]) -> ModelProfile:
-        layers = tuple(
-            LayerCost(**{name: _frozen(value) for name, value in one.items()}) for one in document["layers"]
-        )
-        tied = tuple(Tied(**{**one, "layers": tuple(one["layers"])}) for one in document["tied"])
-        sizes = tuple(document["micro_batches"])
-        return ModelProfile(sizes, layers, document["input_bytes"], document["smallest"], tied)
-
-    def _search(self, world_size: int) -> Layout:
-        return choose(world_size, self.profile, self.links, self.choices)
-
-    def _choices_of_spec(self) -> Choices:
-        options, spec = self._pipeline, self._spec
-        asked = asked_schedules(options.schedule)
-        return Choices(
-            global_batch=self.global_batch,
-            memory_bytes=self._memory_bytes(options.memory_bytes),
-            schedules=asked.schedules,
-            num_workers=None if options.stages == "auto" else options.stages,
-            micro_batch=options.micro_batch or spec.micro_batch,
-            recompute=None if options.recompute == "auto" else options.recompute,
-            num_pipes=options.pipes,
-            message_driven=asked.message_driven,
-            in_flight=options.in_flight,
-        )
-
-    def _nominal(self) -> ModelProfile:
-        """An assumed profile for use before the layers are measured: a layer's time grows with its parameters'
-        bytes and is never zero."""
+    def _assume(self) -> ModelProfile:
+        """A layer's time grows with its parameters' bytes and is never zero."""
         sizes = [sum(p.nbytes for p in layer.parameters()) for layer in self._chain.layers]
         costs = [1e-9 * (size + 1 + max(sizes) / 100) for size in sizes]
         layers = tuple(LayerCost((cost,), (2 * cost,), size) for cost, size in zip(costs, sizes, strict=True))
         return ModelProfile((self.choices.micro_batch or 1,), layers)
-
-
-def _frozen(value: Any) -> Any:
-    """A list as a tuple, any other value as it is: JSON turns tuples into lists."""
-    return tuple(value) if isinstance(value, list) else value

@@ -9,26 +9,21 @@ that does not fit into memory is not chosen; activations are computed again only
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 
 from oakum_worker.errors import ScheduleError
-from oakum_worker.parallel.arranging import EQUAL
+from oakum_worker.parallel.arranging import EQUAL, best_of
 from oakum_worker.parallel.link_costs import LinkCosts
-from oakum_worker.parallel.pipeline.costs import (
-    ModelProfile,
-    StageCosts,
-    layer_costs_s,
-    stage_costs,
-)
+from oakum_worker.parallel.pipeline.costs import ModelProfile, StageCosts, layer_costs_s, stage_costs
 from oakum_worker.parallel.pipeline.operations import Schedule
 from oakum_worker.parallel.pipeline.partition import partition
 from oakum_worker.parallel.pipeline.schedules import SCHEDULES, ScheduleSize, build, exists
 from oakum_worker.parallel.pipeline.simulation import Simulation, simulate
 from oakum_worker.parallel.tensor.grids import ONE_RANK, Grid
-from oakum_worker.schedule_table import CHIMERA, ONE_F_ONE_B, TRAITS, ScheduleTraits, Scheme
+from oakum_worker.schedule_table import ONE_F_ONE_B, TRAITS, TRIED, ScheduleTraits, Scheme
 
 _PERIODS_SIMULATED = 3
 """Number of periods of 2D micro-batches that are simulated. Each further period lengthens a step by the same
@@ -43,7 +38,7 @@ class Choices:
     global_batch: int
     memory_bytes: float = math.inf
     """Memory of one rank, in bytes."""
-    schedules: tuple[str, ...] = (ONE_F_ONE_B.name, CHIMERA.name)
+    schedules: tuple[str, ...] = TRIED
     num_workers: int | None = None
     """Ranks of a replica; fewer if there are fewer ranks, or no schedule for so many. None: the fastest number."""
     micro_batch: int | None = None
@@ -111,7 +106,8 @@ class Layout(LayoutCandidate):
 
     grid: Grid = ONE_RANK
     """The grid that each worker is."""
-    cuts: tuple[range, ...]
+    cuts: tuple[range, ...] = ()
+    """The layers of each stage; empty where a worker computes the whole model without knowing its layers."""
     predicted_step_s: float
     samples_per_s: float
     peak_bytes: tuple[int, ...]
@@ -130,63 +126,50 @@ class Layout(LayoutCandidate):
         return max(self.peak_bytes)
 
 
-def choose(num_ranks: int, profile: ModelProfile, links: LinkCosts, choices: Choices) -> Layout:
-    """The fastest layout that fits into memory on `num_ranks` ranks, of which some may stay spare.
-
-    If no layout fits, returns the one that needs least memory, with `fits` False. One worker per replica is always
-    a candidate. Raises `ScheduleError` for a batch or a number of ranks below 1.
-    """
-    _check(num_ranks, choices)
-    counts = range(1, num_ranks + 1) if choices.num_workers is None else (num_ranks,)
-    candidates = (candidate for count in counts for candidate in _candidates(count, profile, choices))
-    found = _fastest(None, candidates, profile, links, choices)
-    assert found is not None
-    return found
-
-
-def best_layouts(num_ranks: int, profile: ModelProfile, links: LinkCosts, choices: Choices) -> tuple[Layout, ...]:
-    """The layouts that `choose` returns for 1, 2, ... `num_ranks` ranks. Raises `ScheduleError` as `choose`
-    does."""
-    _check(num_ranks, choices)
-    best: list[Layout] = []
-    for count in range(1, num_ranks + 1):
-        before = best[-1] if best and choices.num_workers is None else None
-        found = _fastest(before, _candidates(count, profile, choices), profile, links, choices)
-        assert found is not None
-        best.append(found)
-    return tuple(best)
-
-
-def _check(num_ranks: int, choices: Choices) -> None:
-    if num_ranks < 1 or choices.global_batch < 1:
-        raise ScheduleError(
-            f"{choices.global_batch} samples on {num_ranks} ranks have no layout: give at least 1 of each"
-        )
-
-
-def _fastest(
-    found: Layout | None,
-    candidates: Iterable[LayoutCandidate],
+def choose(
+    num_ranks: int,
     profile: ModelProfile,
     links: LinkCosts,
     choices: Choices,
-) -> Layout | None:
-    """The best layout of `found` (None: nothing yet) and of the candidates: of those that fit in memory the one
-    with the shortest predicted step; if none fits, the one that needs least memory.
+    known: Mapping[int, Layout] = {},
+) -> Layout:
+    """The fastest layout that fits into memory on `num_ranks` ranks, of which some may stay spare; of layouts as
+    fast the one with fewest workers, then with fewest ranks.
+
+    If no layout fits, returns the one that needs least memory, with `fits` False. One worker per replica is always
+    a candidate. What is `known` to be best on other numbers of ranks shortens the search. Raises `ScheduleError`
+    for a batch or a number of ranks below 1.
 
     Candidates are predicted in the order of their lower bounds, until a bound reaches the best predicted time.
     Unless the choices fix recomputation, a candidate that recomputes activations is left out if it would fit
     without.
     """
+    refuse_none(num_ranks, choices.global_batch)
+    layouts: list[Layout] = []
+    counts = range(num_ranks, num_ranks + 1)
+    if choices.num_workers is None:
+        fewer = max((count for count in known if count < num_ranks), default=0)
+        layouts, counts = [known[fewer]] if fewer else [], range(fewer + 1, num_ranks + 1)
+    candidates = [candidate for count in counts for candidate in _candidates(count, profile, choices)]
+    best_s = min((layout.predicted_step_s for layout in layouts if layout.fits), default=math.inf)
     promising = [(lower_bound_s(candidate, profile, links), candidate) for candidate in candidates]
-    for fastest_s, candidate in sorted(promising, key=lambda pair: pair[0]):
-        if found is not None and found.fits and fastest_s >= found.predicted_step_s:
+    for least_s, candidate in sorted(promising, key=lambda pair: pair[0]):
+        if least_s >= best_s:
             break
         plain = replace(candidate, recompute=False)
         if candidate.recompute and choices.recompute is None and predict(plain, profile, links, choices).fits:
             continue
-        found = _better(found, predict(candidate, profile, links, choices))
-    return found
+        layout = predict(candidate, profile, links, choices)
+        layouts.append(layout)
+        if layout.fits:
+            best_s = min(best_s, layout.predicted_step_s)
+    return best_of(layouts, lambda layout: (layout.num_workers, layout.num_ranks))
+
+
+def refuse_none(num_ranks: int, global_batch: int) -> None:
+    """Raise `ScheduleError` for a batch or a number of ranks below 1."""
+    if num_ranks < 1 or global_batch < 1:
+        raise ScheduleError(f"{global_batch} samples on {num_ranks} ranks have no layout: give at least 1 of each")
 
 
 def predict(candidate: LayoutCandidate, profile: ModelProfile, links: LinkCosts, choices: Choices) -> Layout:
@@ -211,7 +194,7 @@ def predict(candidate: LayoutCandidate, profile: ModelProfile, links: LinkCosts,
         held_bytes = [*(most * held for held in costs.held_bytes[:-1]), held_bytes[-1]]
     peak_bytes = _peak_bytes(schedule, held_bytes, costs, _split_bytes(candidate, costs))
     return Layout(
-        **{field.name: getattr(candidate, field.name) for field in fields(LayoutCandidate)},
+        **asdict(candidate),
         cuts=cuts,
         predicted_step_s=step_s,
         samples_per_s=choices.global_batch / step_s if step_s else math.inf,
@@ -287,20 +270,6 @@ def _peak_bytes(
         working = max(costs.working_bytes[stage] - split_bytes[stage] for stage in stages)
         peaks.append(int(activations) + working + sum(costs.state_bytes[stage] for stage in stages))
     return tuple(peaks)
-
-
-def _better(found: Layout | None, other: Layout) -> Layout:
-    """The better of two layouts: one that fits before one that does not; of two that fit the faster, or with equal
-    times the one with fewer workers; of two that do not fit the one that needs less memory. None counts as worse
-    than any."""
-    if found is None or other.fits > found.fits:
-        return other
-    if not found.fits:
-        return other if max(other.peak_bytes) < max(found.peak_bytes) else found
-    gain = found.predicted_step_s - other.predicted_step_s
-    equal = abs(gain) <= EQUAL * found.predicted_step_s
-    wins = other.num_workers < found.num_workers if equal else gain > 0
-    return other if other.fits and wins else found
 
 
 def lower_bound_s(candidate: LayoutCandidate, profile: ModelProfile, links: LinkCosts) -> float:
@@ -383,9 +352,9 @@ def _candidates_of(
                 num_replicas, num_workers, num_stages, schedule, scheme, 0, 0, num_pipes=num_pipes
             )
             sizes = profile.micro_batches if choices.micro_batch is None else (choices.micro_batch,)
-            found = {sized: None for size in sizes if (sized := _sized(candidate, size, choices, profile))}
+            several = {one: None for size in sizes if (one := _cut_batch(candidate, size, choices, profile))}
             for recompute in (False, True) if choices.recompute is None else (choices.recompute,):
-                yield from (replace(sized, recompute=recompute) for sized in found)
+                yield from (replace(one, recompute=recompute) for one in several)
 
 
 def _schedules(profile: ModelProfile, choices: Choices) -> tuple[str, ...]:
@@ -395,7 +364,7 @@ def _schedules(profile: ModelProfile, choices: Choices) -> tuple[str, ...]:
     return able or choices.schedules
 
 
-def _sized(
+def _cut_batch(
     candidate: LayoutCandidate, micro_batch: int, choices: Choices, profile: ModelProfile
 ) -> LayoutCandidate | None:
     """The candidate with micro-batches of this size, or of the next smaller size whose number has a schedule.

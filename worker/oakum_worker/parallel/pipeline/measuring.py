@@ -72,9 +72,9 @@ def measure_chain(
             f"no micro-batch of {', '.join(map(str, refused))} samples goes through the chain's layers; that of "
             f"{size} raised {describe(refused[size])}: correct the task, or set parallel.pipeline.micro_batch"
         ) from refused[size]
-    layers = tuple(map(_merged, zip(*measured.values(), strict=True)))
+    layers = tuple(map(_merge, zip(*measured.values(), strict=True)))
     smallest = min(measured) if any(size < min(measured) for size in refused) else 1
-    return ModelProfile(tuple(measured), layers, input_bytes, smallest, tuple(_tied(chain, moments)))
+    return ModelProfile(tuple(measured), layers, input_bytes, smallest, tuple(_find_tied(chain, moments)))
 
 
 def sizes_up_to(most: int) -> list[int]:
@@ -98,12 +98,12 @@ def _layers(
 
         def compute(given: Any, number: int = number) -> Any:
             with precision():
-                made = chain.run(range(number, number + 1), given)
-                return loss_of(chain.end(made, batch)).value if number == last else made
+                outputs = chain.run(range(number, number + 1), given)
+                return loss_of(chain.end(outputs, batch)).value if number == last else outputs
 
         # The quickest of several passes: the first ones warm memory and caches up, and other processes disturb
         # some.
-        passes = [_passed(compute, inputs, chain.layers[number]) for _ in range(_PASSES)]
+        passes = [_run_layer(compute, inputs, chain.layers[number]) for _ in range(_PASSES)]
         forward_s, backward_s = min(p.forward_s for p in passes), min(p.backward_s for p in passes)
         values = passes[-1].outputs
         parameter_bytes = sum(p.nbytes for p in chain.layers[number].parameters() if p.requires_grad)
@@ -126,7 +126,7 @@ def _split(passes: Sequence[_LayerTimes], backward_s: float) -> tuple[float, flo
     return (inputs_s / backward_s, weights_s / backward_s) if backward_s else (1.0, 1.0)
 
 
-def _tied(chain: Chain, moments: float) -> Iterator[Tied]:
+def _find_tied(chain: Chain, moments: float) -> Iterator[Tied]:
     users: dict[nn.Parameter, tuple[int, ...]] = {}
     for number, layer in enumerate(chain.layers):
         for parameter in layer.parameters():
@@ -149,7 +149,7 @@ class _LayerTimes(NamedTuple):
     outputs: Any
 
 
-def _passed(compute: Callable[[Any], Any], inputs: Any, layer: nn.Module) -> _LayerTimes:
+def _run_layer(compute: Callable[[Any], Any], inputs: Any, layer: nn.Module) -> _LayerTimes:
     own = {tensor.untyped_storage().data_ptr() for tensor in (*layer.parameters(), *layer.buffers())}
     kept: dict[int, int] = {}
 
@@ -165,17 +165,17 @@ def _passed(compute: Callable[[Any], Any], inputs: Any, layer: nn.Module) -> _La
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         outputs = compute(given)
     middle_s = _computed_s(inputs)
-    made = [tensor for tensor in _tensors(outputs) if tensor.requires_grad]
-    seeds = [torch.ones_like(tensor) for tensor in made]
-    parts_s = _parts_s(made, seeds, inputs, layer)
+    roots = [tensor for tensor in _tensors(outputs) if tensor.requires_grad]
+    seeds = [torch.ones_like(tensor) for tensor in roots]
+    parts_s = _parts_s(roots, seeds, inputs, layer)
     split_s = _computed_s(inputs)
-    if made:
-        torch.autograd.backward(made, seeds)
+    if roots:
+        torch.autograd.backward(roots, seeds)
     return _LayerTimes(middle_s - began_s, _computed_s(inputs) - split_s, parts_s, sum(kept.values()), outputs)
 
 
 def _parts_s(
-    made: list[torch.Tensor], seeds: list[torch.Tensor], inputs: Any, layer: nn.Module
+    roots: list[torch.Tensor], seeds: list[torch.Tensor], inputs: Any, layer: nn.Module
 ) -> tuple[float, float] | None:
     """Seconds of the two parts of a split backward pass of a layer: the gradients of its inputs, and of its
     weights. None where the pass cannot be split. Keeps the autograd graph."""
@@ -183,12 +183,12 @@ def _parts_s(
     weights = [parameter for parameter in layer.parameters() if parameter.requires_grad]
     began_s = _computed_s(inputs)
     try:
-        rest = first_part(made, seeds, leaves, weights)[1] if made and leaves else None
+        rest = first_part(roots, seeds, leaves, weights)[1] if roots and leaves else None
         middle_s = _computed_s(inputs)
         if rest is not None:
             rest.run()
-        elif made and weights:
-            torch.autograd.backward(made, seeds, inputs=weights, retain_graph=True)
+        elif roots and weights:
+            torch.autograd.backward(roots, seeds, inputs=weights, retain_graph=True)
     except RuntimeError:  # as reentrant checkpoints do
         return None
     return middle_s - began_s, _computed_s(inputs) - middle_s
@@ -228,7 +228,7 @@ def moments_of(optimizer: Optimizer) -> float:
     return 2
 
 
-def _merged(costs: tuple[LayerCost, ...]) -> LayerCost:
+def _merge(costs: tuple[LayerCost, ...]) -> LayerCost:
     """One layer's costs measured at several sizes, merged; bytes are those of the largest size."""
     largest = costs[-1]
     return LayerCost(

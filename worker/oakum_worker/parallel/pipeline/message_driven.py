@@ -64,7 +64,7 @@ class MessageDrivenEngine:
         if schedule.placement != (tuple(range(schedule.num_workers)),):
             raise ScheduleError(
                 f"message-driven workers hold one stage each, in their order, not {schedule.placement}: give it "
-                "a schedule of gpipe or 1f1b"
+                "a schedule with one stage on each worker"
             )
         if limit is not None and limit < 1:
             raise ScheduleError(f"at least 1 micro-batch must be in flight, not {limit}")

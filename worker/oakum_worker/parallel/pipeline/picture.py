@@ -130,13 +130,13 @@ def _svg_row(schedule: Schedule, simulation: Simulation, worker: int, unit_px: f
     ]
     for span in simulation.spans[worker]:
         left = _LEFT_PX + span.start * unit_px
-        told = f"<title>{escape(str(span.operation))}, {span.start:g} to {span.end:g}</title>"
+        title = f"<title>{escape(str(span.operation))}, {span.start:g} to {span.end:g}</title>"
         if span.operation.kind in COMPUTATIONS:
             light, dark = _COLOURS[span.operation.pipe % len(_COLOURS)]
             forward = span.operation.kind is Kind.FORWARD
             breadth = (span.end - span.start) * unit_px
             shapes.append(
-                f'<g>{told}<rect x="{left:.1f}" y="{top}" width="{breadth:.1f}" height="{_ROW_PX}" '
+                f'<g>{title}<rect x="{left:.1f}" y="{top}" width="{breadth:.1f}" height="{_ROW_PX}" '
                 f'fill="{light if forward else dark}" stroke="#ffffff"/>'
                 f'<text x="{left + breadth / 2:.1f}" y="{middle:.0f}" text-anchor="middle" '
                 f'fill="{"#222222" if forward else "#ffffff"}">'
@@ -145,7 +145,7 @@ def _svg_row(schedule: Schedule, simulation: Simulation, worker: int, unit_px: f
         elif span.operation.kind is Kind.SYNC:
             bottom = top + _ROW_PX
             shapes.append(
-                f'<path d="M{left:.1f} {bottom - 7} l5 10 h-10 z" fill="#222222" stroke="#ffffff">{told}</path>'
+                f'<path d="M{left:.1f} {bottom - 7} l5 10 h-10 z" fill="#222222" stroke="#ffffff">{title}</path>'
             )
     return shapes
 

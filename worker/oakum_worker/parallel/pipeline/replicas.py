@@ -12,9 +12,10 @@ import torch
 
 from oakum_worker.chain import Chain
 from oakum_worker.parallel.chunks import Chunk, cut_evenly, share_of
-from oakum_worker.parallel.divided_engine import DividedEngine, Predicting
+from oakum_worker.parallel.divided_engine import DividedEngine
 from oakum_worker.parallel.divided_state import DividedState
 from oakum_worker.parallel.pipeline.arrangement import Arrangement
+from oakum_worker.parallel.pipeline.arranging import Arranger
 from oakum_worker.parallel.pipeline.engine import CountedMicroBatches, WorkerEngine
 from oakum_worker.parallel.pipeline.gradients import StageGradients
 from oakum_worker.parallel.pipeline.links import PeerLinks, pairs_of
@@ -28,7 +29,7 @@ class ReplicaEngine(DividedEngine):
     """`StepEngine` of a pipeline trainer: computes this rank's stages for its replica's share of each batch. A
     spare rank computes nothing and only takes part in sums."""
 
-    def __init__(self, chain: Chain, state: DividedState[Arrangement], arranger: Predicting) -> None:
+    def __init__(self, chain: Chain, state: DividedState[Arrangement], arranger: Arranger) -> None:
         super().__init__(state, arranger)
         self._chain = chain
         self._state = state
@@ -68,8 +69,8 @@ class ReplicaEngine(DividedEngine):
         """
         assert self._gradients is not None
         # Numbers that this rank's last stage has computed; zeros on ranks without a last stage.
-        found = self._work.loss_sum, self._work.num_counted, self._work.weight
-        loss, num_samples, weight = found if self._speaks else (0.0, 0, 0.0)
+        own = self._work.loss_sum, self._work.num_counted, self._work.weight
+        loss, num_samples, weight = own if self._speaks else (0.0, 0, 0.0)
         numbers = torch.tensor(
             [float(loss), num_samples, *self._own_votes.numbers, float(weight), *self.votes()], dtype=torch.float64
         )

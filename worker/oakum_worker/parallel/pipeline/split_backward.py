@@ -109,20 +109,24 @@ def first_part(
     hooks += [edge.node.register_prehook(recomputation.begin) for edge in edges]
     try:
         with recomputation:
-            found = _grad(outputs, inputs, seeds, retain_graph=True, allow_unused=True)
+            input_gradients = _grad(outputs, inputs, seeds, retain_graph=True, allow_unused=True)
     finally:
         for hook in hooks:
             hook.remove()
-    gradients = tuple(torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, inputs, strict=True))
-    beside = [(edge, seed) for edge, seed in zip(edges, seeds, strict=True) if edge.node not in trunk]
-    if beside or recomputation.seen:
-        passes = [_WeightsPass(dict.fromkeys(trained), arrived, beside)] if trained else []
+    gradients = tuple(
+        torch.zeros_like(leaf) if g is None else g for g, leaf in zip(input_gradients, inputs, strict=True)
+    )
+    outside_trunk = [(edge, seed) for edge, seed in zip(edges, seeds, strict=True) if edge.node not in trunk]
+    if outside_trunk or recomputation.seen:
+        passes = [_WeightsPass(dict.fromkeys(trained), arrived, outside_trunk)] if trained else []
     else:
-        passes = list(_apart(starts, arrived))
+        passes = list(_separate_passes(starts, arrived))
     return gradients, SecondPart(passes, [*gradients, *seeds])
 
 
-def _apart(starts: Mapping[nn.Parameter, set[Node]], arrived: Mapping[Node, Gradients]) -> Iterator[_WeightsPass]:
+def _separate_passes(
+    starts: Mapping[nn.Parameter, set[Node]], arrived: Mapping[Node, Gradients]
+) -> Iterator[_WeightsPass]:
     """The passes of the second part: one for each node whose weights no other node leads to, and one for all other
     nodes together."""
     shared: set[Node] = set().union(*(nodes for nodes in starts.values() if len(nodes) > 1))
@@ -156,14 +160,14 @@ class _Graph:
 
     def above(self, leaves: Iterable[Node]) -> set[Node]:
         """All nodes from which one of `leaves` can be reached, including the leaves reached."""
-        found = {leaf for leaf in leaves if leaf in self._parents}
-        waiting = list(found)
+        reached = {leaf for leaf in leaves if leaf in self._parents}
+        waiting = list(reached)
         while waiting:
             for parent in self._parents[waiting.pop()]:
-                if parent not in found:
-                    found.add(parent)
+                if parent not in reached:
+                    reached.add(parent)
                     waiting.append(parent)
-        return found
+        return reached
 
     def starts(self, leaf: Node, trunk: set[Node]) -> Iterator[Node]:
         """The nodes of `trunk` from which a path outside the trunk leads to `leaf`."""

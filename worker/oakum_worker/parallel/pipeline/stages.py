@@ -124,8 +124,8 @@ class Stage:
             saved.outputs = None
             if not roots:
                 return tuple(torch.zeros_like(leaf) for leaf in leaves)
-            made, saved.rest = first_part(roots, seeds, leaves, self.parameters)
-        return made
+            of_inputs, saved.rest = first_part(roots, seeds, leaves, self.parameters)
+        return of_inputs
 
     def backward_weight(self, work: MicroBatches, number: int) -> None:
         """Second part of a split backward pass: add the weights' gradients."""
@@ -184,8 +184,8 @@ class Stage:
 
 def parameters_of(chain: Chain, layers: range) -> list[nn.Parameter]:
     """The parameters of `layers` that require gradients, each once, in order."""
-    found = (p for number in layers for p in chain.layers[number].parameters() if p.requires_grad)
-    return list(dict.fromkeys(found))
+    trained = (p for number in layers for p in chain.layers[number].parameters() if p.requires_grad)
+    return list(dict.fromkeys(trained))
 
 
 def _check(values: Any, source: str) -> None:

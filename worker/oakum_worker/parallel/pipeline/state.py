@@ -59,9 +59,9 @@ class StageState(DividedState[Arrangement]):
     def _install(self, rank: int) -> Mapping[str, nn.Parameter]:
         own = {part.number for part in self.place.parts}
         held = {name for name in self._kinds if self._homes.get(name) in own or name not in self._homes}
-        made = {name: kind.empty(self.device if name in held else "meta") for name, kind in self._kinds.items()}
-        put_parameters(self._task.model, made)
-        return {name: made[name] for name in made if name in held}
+        values = {name: kind.empty(self.device if name in held else "meta") for name, kind in self._kinds.items()}
+        put_parameters(self._task.model, values)
+        return {name: values[name] for name in values if name in held}
 
     def _split(self, leaf: dict[str, Any], name: str, *, is_divided: bool) -> SplitTensor | None:
         if name not in self._homes:

@@ -124,8 +124,8 @@ def _check_passes(
         raise _error(schedule, worker, operation, f"is there {forwards} times, not once")
     if (whole, inputs, weights) not in ((1, 0, 0), (0, 1, 1)):
         operation = Operation(Kind.BACKWARD, stage, pipe, (number,))
-        found = f"is there {whole} times whole, {inputs} times for inputs and {weights} times for weights"
-        raise _error(schedule, worker, operation, f"{found}: it must be once, whole or both of its parts")
+        times = f"is there {whole} times whole, {inputs} times for inputs and {weights} times for weights"
+        raise _error(schedule, worker, operation, f"{times}: it must be once, whole or both of its parts")
 
 
 def _check_syncs(schedule: Schedule) -> None:
@@ -226,8 +226,8 @@ class _WorkerExecution:
 
     def _require(self, operation: Operation, results: set[_Result]) -> None:
         for kind, pipe, stage, number in sorted(results - self._results):
-            made = {"a": "activation", "g": "gradient", "i": "backward pass for the inputs"}[kind]
-            what = f"needs the {made} of micro-batch {number} from stage {stage} of pipe {pipe}, not there yet"
+            name = {"a": "activation", "g": "gradient", "i": "backward pass for the inputs"}[kind]
+            what = f"needs the {name} of micro-batch {number} from stage {stage} of pipe {pipe}, not there yet"
             raise _error(self._schedule, self.worker, operation, what)
 
     def _made_by(self, operation: Operation) -> set[_Result]:

@@ -80,18 +80,18 @@ def convert_chain(chain: Chain, model: nn.Module, grid: Grid, batch: Any, num_sa
     Changes nothing of the model but buffers, as its forward pass changes them. Raises `TaskError` as `convert`
     does.
     """
-    found: list[tuple[Boundary | None, ...]] = []
+    boundaries: list[tuple[Boundary | None, ...]] = []
 
     def forward(share: Callable[[Any], Any]) -> Any:
         shared = share(batch)
         values = chain.inputs(shared)
         for number in range(len(chain.layers)):
             values = chain.run(range(number, number + 1), values)
-            found.append(tuple(_boundary(value, num_samples) for value in _parts(values)))
+            boundaries.append(tuple(_boundary(value, num_samples) for value in _parts(values)))
         return chain.end(values, shared)
 
     conversion = convert(model, grid, forward, num_samples)
-    return ChainConversion(conversion, tuple(found))
+    return ChainConversion(conversion, tuple(boundaries))
 
 
 class _Blocks:
@@ -105,9 +105,9 @@ class _Blocks:
         """The blocks of the layer's output, for those of its inputs."""
         count = self._count(number, values)
         with computing(self._wires, count, keep_gathered=self._keep) as share:
-            made = layer(*self._spread(number, values, count, share))
-        blocks = tuple(value.local if isinstance(value, Spread) else value for value in _parts(made))
-        return blocks if isinstance(made, tuple) else blocks[0]
+            output = layer(*self._spread(number, values, count, share))
+        blocks = tuple(value.local if isinstance(value, Spread) else value for value in _parts(output))
+        return blocks if isinstance(output, tuple) else blocks[0]
 
     def loss(self, chain: Chain, output: Any, batch: Any) -> Any:
         """The whole loss, for the blocks of the last layer's output."""
@@ -134,11 +134,11 @@ class _Blocks:
         if number == 0:
             return tuple(share(value) for value in values)
         work = share(torch.empty(count)).work
-        made = []
+        spread = []
         for boundary, value in zip(self._plan.boundaries[number - 1], values, strict=True):
             known = None if boundary is None else boundary.of(count)
-            made.append(value if known is None else Spread(value, known.shape, known.splits, work))
-        return tuple(made)
+            spread.append(value if known is None else Spread(value, known.shape, known.splits, work))
+        return tuple(spread)
 
 
 class _BlockLayer(nn.Module):

@@ -71,26 +71,26 @@ class Conversion:
         Tied parameters stay tied, and names and `requires_grad` stay. What else refers to the parameters, an
         optimizer for instance, still has the old ones. Blocks are on `device`, by default on their parameter's.
         """
-        made: dict[int, nn.Parameter] = {}
+        replacements: dict[int, nn.Parameter] = {}
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         for module in model.modules():
             for key, old in module.named_parameters(recurse=False, remove_duplicate=False):
-                if id(old) not in made:
-                    made[id(old)] = self.empty(names[id(old)], old, rank, device)
-                setattr(module, key, made[id(old)])
+                if id(old) not in replacements:
+                    replacements[id(old)] = self.empty(names[id(old)], old, rank, device)
+                setattr(module, key, replacements[id(old)])
 
     def local(self, model: nn.Module, rank: int, whole: Mapping[str, torch.Tensor] | None = None) -> nn.Module:
         """A copy of `model` that has the blocks of `rank` as parameters; filled from `whole`, if it is given.
 
         `whole` has whole parameters by name, such as a state dict of the model.
         """
-        made = copy.deepcopy(model)
-        self.install(made, rank)
+        divided = copy.deepcopy(model)
+        self.install(divided, rank)
         if whole is not None:
             with torch.no_grad():
-                for name, parameter in made.named_parameters():
+                for name, parameter in divided.named_parameters():
                     parameter.copy_(take(whole[name], self.block(name, rank)))
-        return made
+        return divided
 
     def empty(self, name: str, old: nn.Parameter, rank: int, device: torch.device | None = None) -> nn.Parameter:
         """The block of the parameter `name` that `rank` of the grid has, uninitialised; trained as `old` is, with
@@ -104,10 +104,10 @@ class Conversion:
 
 def take(whole: torch.Tensor, block: Block) -> torch.Tensor:
     """The elements of a whole tensor that are in `block`, copied into a new tensor of the block's shape."""
-    made = whole.new_empty(block.shape)
+    values = whole.new_empty(block.shape)
     for box in block.boxes():
-        made[box.memory] = whole[tuple(slice(o, o + n) for o, n in zip(box.offsets, box.sizes, strict=True))]
-    return made
+        values[box.memory] = whole[tuple(slice(o, o + n) for o, n in zip(box.offsets, box.sizes, strict=True))]
+    return values
 
 
 def put(whole: torch.Tensor, block: Block, values: torch.Tensor) -> None:

@@ -62,16 +62,16 @@ class _Planner:
     def place(self, parameter: nn.Parameter, splits: Splits, role: str) -> Placement:
         """Set the parameter's placement, in place of an earlier one: its dimensions are cut by `splits`. `role`
         says what the parameter is. Returns the placement."""
-        self._placed[id(parameter)] = made = Placement(tuple(parameter.shape), splits, role)
-        return made
+        self._placed[id(parameter)] = placement = Placement(tuple(parameter.shape), splits, role)
+        return placement
 
     def fold(self, parameters: Sequence[nn.Parameter], fold: int) -> bool:
         """Cut the first dimension of these parameters within each of `fold` sections. Returns False, and changes
         nothing, where one of them is not cut there or cannot be divided so."""
-        found = [self._placed[id(parameter)] for parameter in parameters]
-        if any(placement.splits[0] is None or placement.shape[0] % fold for placement in found):
+        placements = [self._placed[id(parameter)] for parameter in parameters]
+        if any(placement.splits[0] is None or placement.shape[0] % fold for placement in placements):
             return False
-        for parameter, placement in zip(parameters, found, strict=True):
+        for parameter, placement in zip(parameters, placements, strict=True):
             self._placed[id(parameter)] = placement.folded(fold)
         return True
 

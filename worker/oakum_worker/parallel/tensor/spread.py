@@ -17,7 +17,7 @@ from torch import nn
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.tensor.grids import Axes
 from oakum_worker.parallel.tensor.placements import Placement, Split, Splits, axes_of
-from oakum_worker.parallel.tensor.wires import Pieces, Wires, collected, copied, gathered
+from oakum_worker.parallel.tensor.wires import Pieces, Wires, copy_then_sum, gather_then_cut, gather_then_scatter
 from oakum_worker.torch_internals import DisableTorchFunction, tree_leaves, tree_map, wrapper_tensor
 
 Rule = Callable[..., Any]
@@ -109,10 +109,10 @@ class Spread(torch.Tensor):
         work: Work,
         makers: tuple[nn.Parameter, ...] = (),
     ) -> Spread:
-        made = wrapper_tensor(cls, shape, local)
+        spread = wrapper_tensor(cls, shape, local)
         assert len(splits) == len(shape)
-        made.local, made.splits, made.work, made.makers = local, splits, work, makers
-        return made
+        spread.local, spread.splits, spread.work, spread.makers = local, splits, work, makers
+        return spread
 
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__()
@@ -191,17 +191,17 @@ def answer_uncut(work: Work, func: Any, args: tuple[Any, ...], kwargs: dict[str,
             if placement.axes:
                 refuse(func, f"of a {placement.role} of shape {placement.shape}, of which each rank has a block")
     args, kwargs = tree_map(_local_of, (args, kwargs))
-    return tree_map(lambda made: of_batch(work, made), func(*args, **kwargs))
+    return tree_map(lambda result: of_batch(work, result), func(*args, **kwargs))
 
 
-def of_batch(work: Work, made: Any) -> Any:
+def of_batch(work: Work, result: Any) -> Any:
     """The tensor, marked as one whose first dimension counts the micro-batch's samples, if that dimension is as
     long as there are samples. Any other value is returned unchanged."""
-    if not isinstance(made, torch.Tensor) or isinstance(made, Spread):
-        return made
-    if made.ndim == 0 or made.shape[0] != work.num_samples or isinstance(made, nn.Parameter):
-        return made
-    return Spread(made, made.shape, (Split((), work.num_samples), *(None,) * (made.ndim - 1)), work)
+    if not isinstance(result, torch.Tensor) or isinstance(result, Spread):
+        return result
+    if result.ndim == 0 or result.shape[0] != work.num_samples or isinstance(result, nn.Parameter):
+        return result
+    return Spread(result, result.shape, (Split((), work.num_samples), *(None,) * (result.ndim - 1)), work)
 
 
 def refuse(func: Any, what: str) -> None:
@@ -246,8 +246,8 @@ def block(work: Work, value: torch.Tensor, shape: Sequence[int], splits: Splits,
     )
     if isinstance(value, nn.Parameter):
         value = spread_parameter(work, value, _of_features(wanted), role)
-    made = value if isinstance(value, Spread) else Spread(value, value.shape, (None,) * value.ndim, work)
-    return arranged(made, wanted, axes_of(splits)).local
+    spread = value if isinstance(value, Spread) else Spread(value, value.shape, (None,) * value.ndim, work)
+    return arranged(spread, wanted, axes_of(splits)).local
 
 
 def known(work: Work, value: torch.Tensor) -> torch.Tensor:
@@ -282,11 +282,11 @@ def arranged(value: Spread, splits: Splits, used_along: Axes) -> Spread:
             raise TaskError(_sections_apart(value, dim, have))
         axes = have.axes
         while axes != kept:
-            do = gathered if axes[-1] in used_along else collected
+            do = gather_then_scatter if axes[-1] in used_along else gather_then_cut
             local = do(wires, local, work.pieces(replace(have, axes=axes), dim, value.shape[dim]))
             axes = axes[:-1]
         held[dim] = replace(have, axes=axes)
-    local = copied(wires, local, tuple(axis for axis in used_along if axis not in value.axes))
+    local = copy_then_sum(wires, local, tuple(axis for axis in used_along if axis not in value.axes))
     for dim, want in enumerate(splits):
         if want is not None and want.axes:
             local = work.cut_again(local, dim, value.shape[dim], held[dim], want)

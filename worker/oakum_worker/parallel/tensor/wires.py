@@ -3,9 +3,9 @@
 Elements that a rank receives are counted as a ring moves them: (n-1)/n of the whole in an all-gather or a
 reduce-scatter over n ranks, twice that in an all-reduce.
 
-A value that ranks along an axis have in common has its complete gradient on each of them. `copied` says where such
-a value begins to be used differently on each rank, `summed` where partial values become a common one; they are
-each other's backward pass, as `gathered` and `scattered` are.
+A value that ranks along an axis have in common has its complete gradient on each of them. `copy_then_sum` says
+where such a value begins to be used differently on each rank, `sum_then_copy` where partial values become a common
+one; they are each other's backward pass, as `gather_then_scatter` and `scatter_then_gather` are.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ class Wires:
         lengths = self.grid.lengths
         return split.units % math.prod(lengths[axis] for axis in split.axes) == 0
 
-    def long(self, axes: Axes) -> Axes:
+    def multi_rank_axes(self, axes: Axes) -> Axes:
         """The axes among `axes` along which the grid has more than one rank."""
         return tuple(axis for axis in axes if self._lengths[axis] > 1)
 
     def gather(self, tensor: torch.Tensor, pieces: Pieces | None) -> torch.Tensor:
         """The tensor put together from one piece of each rank along the pieces' axis; collective among them. With
         `pieces` None, or a single rank, the tensor itself."""
-        if pieces is None or not self.long((pieces.axis,)):
+        if pieces is None or not self.multi_rank_axes((pieces.axis,)):
             return tensor
         axis, dim, sizes = pieces
         largest = max(sizes)
@@ -104,11 +104,11 @@ class Wires:
         if len(own) < largest:
             own = torch.cat((own, own.new_zeros(largest - len(own), *rest)))
         flat = own.contiguous().view(-1)
-        made = flat.new_empty(len(sizes) * flat.numel())
-        if made.numel():
-            all_gather_flat(made, flat, self._groups[axis])  # type: ignore[arg-type]
+        gathered = flat.new_empty(len(sizes) * flat.numel())
+        if gathered.numel():
+            all_gather_flat(gathered, flat, self._groups[axis])  # type: ignore[arg-type]
         self.received += (sum(sizes) - tensor.shape[dim]) * rest.numel()
-        whole = made.view(len(sizes), largest, *rest)
+        whole = gathered.view(len(sizes), largest, *rest)
         if largest * len(sizes) == sum(sizes):
             return whole.flatten(0, 1).movedim(0, dim)
         return torch.cat([part[:size] for part, size in zip(whole, sizes, strict=True)]).movedim(0, dim)
@@ -119,7 +119,7 @@ class Wires:
 
         Each rank adds up in the order of the ranks, so the sum does not depend on who computes it.
         """
-        if pieces is None or not self.long((pieces.axis,)):
+        if pieces is None or not self.multi_rank_axes((pieces.axis,)):
             return tensor
         axis, dim, sizes = pieces
         parts = tensor.movedim(dim, 0)
@@ -127,68 +127,70 @@ class Wires:
         own = sizes[self._place[axis]]
         flat = parts.contiguous().view(-1)
         del tensor, parts  # a caller who keeps none of it has it freed here where `flat` is a copy
-        made = flat.new_empty(len(sizes) * own * rest.numel())
+        arrived = flat.new_empty(len(sizes) * own * rest.numel())
         if flat.numel():
             takes, gives = [own * rest.numel()] * len(sizes), [size * rest.numel() for size in sizes]
-            wait_for(self._group(axis).alltoall_base(made, flat, takes, gives), made)
+            wait_for(self._group(axis).alltoall_base(arrived, flat, takes, gives), arrived)
         del flat
         self.received += (len(sizes) - 1) * own * rest.numel()
-        return made.view(len(sizes), own, *rest).sum(0).movedim(0, dim)
+        return arrived.view(len(sizes), own, *rest).sum(0).movedim(0, dim)
 
     def reduce(
         self, tensor: torch.Tensor, axes: Axes, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
     ) -> torch.Tensor:
         """The sum (or what `op` makes) of the tensors of all ranks along `axes`, in new memory; collective among
         them."""
-        made = tensor.clone(memory_format=torch.contiguous_format)
-        for axis in self.long(axes):
+        total = tensor.clone(memory_format=torch.contiguous_format)
+        for axis in self.multi_rank_axes(axes):
             options = dist.AllreduceOptions()
             options.reduceOp = op  # type: ignore[assignment]
-            if made.numel():
-                wait_for(self._group(axis).allreduce([made], options), made)
-            self.received += 2 * made.numel() * (self._lengths[axis] - 1) // self._lengths[axis]
-        return made
+            if total.numel():
+                wait_for(self._group(axis).allreduce([total], options), total)
+            self.received += 2 * total.numel() * (self._lengths[axis] - 1) // self._lengths[axis]
+        return total
 
     def _group(self, axis: Axis) -> Any:
         return self._groups[axis]
 
 
-def gathered(wires: Wires, tensor: torch.Tensor, pieces: Pieces) -> torch.Tensor:
+def gather_then_scatter(wires: Wires, tensor: torch.Tensor, pieces: Pieces) -> torch.Tensor:
     """The whole tensor, put together from the pieces of all ranks along an axis, for a computation that differs
     from rank to rank. Collective, also in its backward pass, which sums the ranks' gradients and gives each
     rank its piece of the sum."""
-    return _Gather.apply(tensor, wires, pieces)
+    return _GatherThenScatter.apply(tensor, wires, pieces)
 
 
-def collected(wires: Wires, tensor: torch.Tensor, pieces: Pieces) -> torch.Tensor:
+def gather_then_cut(wires: Wires, tensor: torch.Tensor, pieces: Pieces) -> torch.Tensor:
     """The whole tensor, put together from the pieces of all ranks along an axis, for a computation that is the
     same on all ranks. Collective; the backward pass is not: it takes this rank's piece of the gradient."""
-    return _Collect.apply(tensor, wires, pieces)
+    return _GatherThenCut.apply(tensor, wires, pieces)
 
 
-def scattered(wires: Wires, tensor: torch.Tensor, pieces: Pieces) -> torch.Tensor:
+def scatter_then_gather(wires: Wires, tensor: torch.Tensor, pieces: Pieces) -> torch.Tensor:
     """This rank's piece of the sum of the ranks' tensors. Collective, also in its backward pass, which puts the
     gradient together from the ranks' pieces."""
-    return _Scatter.apply(tensor, wires, pieces)
+    return _ScatterThenGather.apply(tensor, wires, pieces)
 
 
-def summed(wires: Wires, tensor: torch.Tensor, axes: Axes) -> torch.Tensor:
+def sum_then_copy(wires: Wires, tensor: torch.Tensor, axes: Axes) -> torch.Tensor:
     """The sum of the tensors of all ranks along `axes`, for a computation that is the same on all of them.
     Collective; the backward pass is not: each rank's tensor gets the gradient of the sum."""
-    return _Sum.apply(tensor, wires, axes) if wires.long(axes) else tensor
+    return _SumThenCopy.apply(tensor, wires, axes) if wires.multi_rank_axes(axes) else tensor
 
 
-def copied(wires: Wires, tensor: torch.Tensor, axes: Axes) -> torch.Tensor:
+def copy_then_sum(wires: Wires, tensor: torch.Tensor, axes: Axes) -> torch.Tensor:
     """The tensor itself, which is equal on all ranks along `axes`, for a computation that differs from rank to
     rank. The backward pass is collective: it sums the gradients over these ranks."""
-    return _CopyThenSum.apply(tensor, wires, axes) if tensor.requires_grad and wires.long(axes) else tensor
+    return (
+        _CopyThenSum.apply(tensor, wires, axes) if tensor.requires_grad and wires.multi_rank_axes(axes) else tensor
+    )
 
 
-class _Gather(torch.autograd.Function):
+class _GatherThenScatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, wires: Wires, pieces: Pieces) -> torch.Tensor:
         ctx.job = wires, pieces
-        return _apart(wires.gather(tensor, pieces), tensor)
+        return _view_if_argument(wires.gather(tensor, pieces), tensor)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -196,11 +198,11 @@ class _Gather(torch.autograd.Function):
         return wires.scatter(gradients[0], pieces), None, None
 
 
-class _Collect(torch.autograd.Function):
+class _GatherThenCut(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, wires: Wires, pieces: Pieces) -> torch.Tensor:
         ctx.job = wires, pieces
-        return _apart(wires.gather(tensor, pieces), tensor)
+        return _view_if_argument(wires.gather(tensor, pieces), tensor)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -209,11 +211,11 @@ class _Collect(torch.autograd.Function):
         return gradients[0].narrow(pieces.dim, sum(pieces.sizes[:own]), pieces.sizes[own]), None, None
 
 
-class _Scatter(torch.autograd.Function):
+class _ScatterThenGather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, wires: Wires, pieces: Pieces) -> torch.Tensor:
         ctx.job = wires, pieces
-        return _apart(wires.scatter(tensor, pieces), tensor)
+        return _view_if_argument(wires.scatter(tensor, pieces), tensor)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -221,7 +223,7 @@ class _Scatter(torch.autograd.Function):
         return wires.gather(gradients[0], pieces), None, None
 
 
-class _Sum(torch.autograd.Function):
+class _SumThenCopy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, wires: Wires, axes: Axes) -> torch.Tensor:
         return wires.reduce(tensor, axes)
@@ -243,7 +245,7 @@ class _CopyThenSum(torch.autograd.Function):
         return wires.reduce(gradients[0], axes), None, None
 
 
-def _apart(made: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """The result `made`, or a view of it if it is the very tensor `given` as the argument: an autograd function
-    must not return its argument."""
-    return made.view_as(made) if made is given else made
+def _view_if_argument(result: torch.Tensor, argument: torch.Tensor) -> torch.Tensor:
+    """The result, or a view of it if it is the very argument: an autograd function must not return its
+    argument."""
+    return result.view_as(result) if result is argument else result

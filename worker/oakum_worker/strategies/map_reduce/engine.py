@@ -117,11 +117,11 @@ class MapReduceEngine(StepEngine):
         number, num_blocks = self._round
         if not self._is_new and self._group is not None:
             return even_shares(num_blocks, self._world_size)
-        told = [torch.tensor(self._sums.levels(), dtype=torch.int64)]
+        levels_by_rank = [torch.tensor(self._sums.levels(), dtype=torch.int64)]
         if self._group is not None:
             with batch.waiting():
-                told = all_gather(told[0], self._group)
-        shares = deal([levels.tolist() for levels in told])
+                levels_by_rank = all_gather(levels_by_rank[0], self._group)
+        shares = deal([levels.tolist() for levels in levels_by_rank])
         self._sums.keep_only(set(shares[self._rank].keeps))
         if self._group is not None and self._rank == 0:
             self._server = RoundServer(self._group, self._task.job.combine, self.patience_s)

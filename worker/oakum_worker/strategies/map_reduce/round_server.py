@@ -54,11 +54,11 @@ class Request:
     def ask(self, group: dist.ProcessGroup) -> Answer:
         """Send it to rank 0, and return rank 0's answer. Raises `RuntimeError` when rank 0 is gone."""
         signal, flag = self.votes.numbers
-        told = [self.rank, self.round, self.num_blocks, signal, flag, self.mapped]
+        header = [self.rank, self.round, self.num_blocks, signal, flag, self.mapped]
         head = torch.zeros(_HEAD, dtype=torch.int64)
         # A send on a connection that breaks just then may never end, while a receive that has begun is told of it.
         answer = group.recv([head], 0, 0)
-        sent = _begin_send(group, 0, told, _NOTHING if self.delivered is None else self.delivered)
+        sent = _begin_send(group, 0, header, _NOTHING if self.delivered is None else self.delivered)
         wait_for_messages([(answer, head), *sent])
         return _answer_of(head, group)
 

@@ -19,7 +19,7 @@ export class Recognition {
   }
 
   /** Shows what the network says to the image; either may be null. What cannot be a digit is not called one. */
-  show(network, image, isDigit = true) {
+  show(network, image, isDigit) {
     const answer = network && image && isDigit ? network.recognise(image) : null;
     const probabilities = answer ? [...answer.probabilities] : null;
     const digit = probabilities ? probabilities.indexOf(Math.max(...probabilities)) : null;

@@ -1,7 +1,10 @@
 // What the caller may do to a trainer, each confirmed where it costs something.
 
-import { Unusable, ask, button } from "./controls.js";
+import { ask, button } from "./controls.js";
+import { Unusable } from "./faults.js";
 import { nodes } from "./format.js";
+import { SeenTrainer } from "./seen_trainer.js";
+import { tagsOf } from "./tags.js";
 
 const ENDED = new Set(["finished", "failed", "diverged", "cancelled"]);
 const RETRIED = new Set(["failed", "cancelled"]);
@@ -13,49 +16,63 @@ export function mayChange(view, me) {
 /** Buttons for what the caller may do to the trainer now; `done` is called after each. */
 export function trainerButtons(view, me, api, done) {
   if (!mayChange(view, me)) return [];
-  const path = `v1/trainers/${encodeURIComponent(view.id)}`;
-  const carry = async (method, end, body, etag = null) => {
-    await api.send(method, path + end, body, etag);
-    await done();
-  };
-  const seen = () => {
-    const etag = api.etagOf(path);
-    etag.catch(() => {}); // told when the change is sent
-    return etag;
-  };
-  if (ENDED.has(view.state)) return RETRIED.has(view.state) && me.may_submit ? [retry(view, carry)] : [];
-  if (view.state === "cancelling") return [];
-  return [
-    view.status === "paused" ? unpause(view, carry) : pause(view, carry, seen),
-    scale(view, me, carry, seen),
-    cancel(view, carry),
-  ];
+  /** A button whose dialog asks first; `act` is given the trainer as it is when the dialog opens. */
+  const asking = (text, dialog, act, attributes = {}) =>
+    button(
+      text,
+      () => {
+        const trainer = new SeenTrainer(api, view.id);
+        ask(dialog, async (values) => {
+          await act(trainer, values);
+          await done();
+        });
+      },
+      attributes,
+    );
+  return [...orders(view, me, asking), annotate(view, asking)];
 }
 
-/** `seen()` tells what is changed, as it is when the dialog opens: what others have changed since is not overwritten. */
-function pause(view, carry, seen) {
-  const costs = view.nodes.length ? ` It checkpoints and gives back ${nodes(view.nodes.length)}.` : "";
-  return button("Pause", () => {
-    const etag = seen();
-    ask(
-      {
-        title: `Pause ${view.name}?`,
-        text: `It gets no node until someone ends the pause.${costs}`,
-        fields: [{ name: "reason", label: "Reason", maxlength: 500 }],
-        action: "Pause",
-      },
-      async ({ reason = "" }) => carry("PUT", "/pause", { reason }, await etag),
-    );
+function orders(view, me, asking) {
+  if (ENDED.has(view.state)) return RETRIED.has(view.state) && me.may_submit ? [retry(view, asking)] : [];
+  if (view.state === "cancelling") return [];
+  return [view.status === "paused" ? unpause(view, asking) : pause(view, asking), scale(view, me, asking), cancel(view, asking)];
+}
+
+function annotate(view, asking) {
+  const before = { tags: tagsOf(view), notes: view.spec.notes ?? "" };
+  const fields = [
+    { name: "tags", label: "Tags", value: before.tags.join(", "), hint: "At most 16, of lower-case letters, digits and hyphens, such as baseline, sweep-3." },
+    { name: "notes", label: "Notes", rows: 6, maxlength: 4000, value: before.notes },
+  ];
+  const dialog = { title: `Tags and notes of ${view.name}`, text: "They are for people: training goes on as it is.", fields, action: "Keep" };
+  return asking("Tags and notes", dialog, (trainer, { tags = "", notes = "" }) => {
+    const after = { tags: tags.split(/[\s,]+/).filter(Boolean), notes };
+    const changed = Object.keys(after).filter((name) => String(after[name]) !== String(before[name]));
+    if (changed.length === 0) throw new Unusable("Nothing is different yet: change a value, or leave it.");
+    return trainer.change(Object.fromEntries(changed.map((name) => [name, after[name]])));
   });
 }
 
-function unpause(view, carry) {
-  return button("End pause", () =>
-    ask({ title: `End the pause of ${view.name}?`, text: "The planner grants it nodes again.", action: "End pause" }, () => carry("DELETE", "/pause")),
+function pause(view, asking) {
+  const costs = view.nodes.length ? ` It checkpoints and gives back ${nodes(view.nodes.length)}.` : "";
+  return asking(
+    "Pause",
+    {
+      title: `Pause ${view.name}?`,
+      text: `It gets no node until someone ends the pause.${costs}`,
+      fields: [{ name: "reason", label: "Reason", maxlength: 500 }],
+      action: "Pause",
+    },
+    (trainer, { reason = "" }) => trainer.pause(reason),
   );
 }
 
-function scale(view, me, carry, seen) {
+function unpause(view, asking) {
+  const dialog = { title: `End the pause of ${view.name}?`, text: "The planner grants it nodes again.", action: "End pause" };
+  return asking("End pause", dialog, (trainer) => trainer.unpause());
+}
+
+function scale(view, me, asking) {
   const { min_nodes: least, max_nodes: most, weight, priority } = view.spec;
   const sizes = typeof view.spec.sizes === "string" ? view.spec.sizes : view.spec.sizes.join(", ");
   const fields = [
@@ -81,17 +98,12 @@ function scale(view, me, carry, seen) {
     },
   ];
   const before = { min_nodes: least, max_nodes: most, sizes, weight, priority };
-  return button("Scale", () => {
-    const etag = seen();
-    ask(
-      { title: `Scale ${view.name}`, text: "Other bounds take effect with the next plan, at a step boundary.", fields, action: "Change" },
-      async (values) => {
-        const changed = Object.fromEntries(Object.entries(values).filter(([name, value]) => value !== before[name]));
-        if (Object.keys(changed).length === 0) throw new Unusable("Nothing is different yet: change a value, or leave it.");
-        if ("sizes" in changed) changed.sizes = sizesFrom(changed.sizes);
-        await carry("PATCH", "", changed, await etag);
-      },
-    );
+  const dialog = { title: `Scale ${view.name}`, text: "Other bounds take effect with the next plan, at a step boundary.", fields, action: "Change" };
+  return asking("Scale", dialog, (trainer, values) => {
+    const changed = Object.fromEntries(Object.entries(values).filter(([name, value]) => value !== before[name]));
+    if (Object.keys(changed).length === 0) throw new Unusable("Nothing is different yet: change a value, or leave it.", "min_nodes");
+    if ("sizes" in changed) changed.sizes = sizesFrom(changed.sizes);
+    return trainer.change(changed);
   });
 }
 
@@ -101,26 +113,23 @@ function sizesFrom(text) {
   return parts.every((part) => /^\d+$/.test(part)) ? parts.map(Number) : text;
 }
 
-function cancel(view, carry) {
-  return button(
+function cancel(view, asking) {
+  return asking(
     "Cancel",
-    () =>
-      ask(
-        {
-          title: `Cancel ${view.name}?`,
-          text: "It ends at its next step boundary and gives back its nodes. Its newest checkpoint is kept, and a retry goes on from there.",
-          action: "Cancel the trainer",
-          danger: true,
-        },
-        () => carry("POST", "/cancel"),
-      ),
+    {
+      title: `Cancel ${view.name}?`,
+      text: "It ends at its next step boundary and gives back its nodes. Its newest checkpoint is kept, and a retry goes on from there.",
+      action: "Cancel the trainer",
+      danger: true,
+    },
+    (trainer) => trainer.cancel(),
     { class: "button danger" },
   );
 }
 
-function retry(view, carry) {
+function retry(view, asking) {
   const from = view.checkpoint_step === null ? "from its beginning, as it has no checkpoint" : `from its checkpoint of step ${view.checkpoint_step}`;
-  return button("Retry", () => ask({ title: `Retry ${view.name}?`, text: `It goes on ${from}.`, action: "Retry" }, () => carry("POST", "/retry")));
+  return asking("Retry", { title: `Retry ${view.name}?`, text: `It goes on ${from}.`, action: "Retry" }, (trainer) => trainer.retry());
 }
 
 /** The button that holds the service, or ends a hold; for administrators. */

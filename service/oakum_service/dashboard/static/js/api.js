@@ -4,7 +4,7 @@ import { setClock } from "./time.js";
 
 const ANSWER_WITHIN_MS = 8000;
 const READ_WITHIN_MS = 30_000;
-/** A header that pages of other origins cannot send; without it a cookie changes nothing. It says as whom the page acts. */
+/** A header that pages of other origins cannot send. It has the page's half of the session; the cookie has the other. */
 const GUARD = "X-Oakum-Dashboard";
 /** Characters that turn round what stands beside them. */
 const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
@@ -22,13 +22,20 @@ export class Refused extends Error {
 }
 
 export class Api {
-  /** The session that the page believes to have; the cookie may be another's by now, set in another tab. */
-  session = "1";
+  /** The page's half of its session; the cookie may be another's by now, set in another tab. */
+  key = "1";
 
   /** The document at `path`. Throws `Unauthorised`, `Refused` or `Unreachable`. */
   async get(path) {
     const answer = await this.#fetch(path, { signal: AbortSignal.timeout(ANSWER_WITHIN_MS) });
     return parsed(path, answer);
+  }
+
+  /** Who comes with this key beside the cookie, or with this token. Throws as `get` does. */
+  async whoIs({ key = "1", token = null }) {
+    const headers = { [GUARD]: key, ...(token === null ? {} : { Authorization: `Bearer ${token}` }) };
+    const answer = await this.#fetch("v1/session", { headers, signal: AbortSignal.timeout(ANSWER_WITHIN_MS) });
+    return parsed("v1/session", answer);
   }
 
   /** What `send` has to be given so that it changes only what is at `path` now. Throws as `get` does. */
@@ -71,7 +78,7 @@ export class Api {
   async #fetch(path, { headers = {}, ...options }) {
     let answer;
     try {
-      answer = await fetch(new URL(path, document.baseURI), { ...options, headers: { [GUARD]: this.session, ...headers }, cache: "no-store" });
+      answer = await fetch(new URL(path, document.baseURI), { ...options, headers: { [GUARD]: this.key, ...headers }, cache: "no-store" });
     } catch (error) {
       throw new Unreachable(error.name === "TimeoutError" ? "it does not answer in time" : "nothing answers");
     }

@@ -1,13 +1,14 @@
 // The audit log: who did what, when, from where.
 
-import { button, told } from "./controls.js";
-import { h, setText } from "./dom.js";
-import { clock, count, day } from "./format.js";
+import { button } from "./controls.js";
+import { focusInstead, h, setText } from "./dom.js";
+import { told } from "./faults.js";
+import { count, moment } from "./format.js";
 import { Listing } from "./listing.js";
 
 const PAGE = 200;
 const COLUMNS = [
-  { key: "id", title: "When", kind: "", of: ({ id }) => id, shown: ({ at }) => `${day(at)} ${clock(at)}` },
+  { key: "id", title: "When", kind: "", of: ({ id }) => id, shown: ({ at }) => moment(at) },
   { key: "actor", title: "Who", kind: "", of: ({ actor, role }) => (role ? `${actor} (${role})` : actor) },
   { key: "action", title: "What", kind: "", of: ({ action, refused }) => (refused ? `refused: ${action}` : action) },
   { key: "subject", title: "Of what", kind: "", of: ({ subject }) => subject },
@@ -77,6 +78,7 @@ export class AuditView {
       setText(this.wrong, told(error));
     } finally {
       this.earlier.disabled = false;
+      focusInstead(this.earlier, this.element);
     }
   }
 

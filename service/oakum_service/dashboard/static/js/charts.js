@@ -23,6 +23,7 @@ export const CHARTS = [
   },
   {
     name: "Size",
+    unit: "nodes",
     of: (point) => point.nodes,
     say: (view) => nodes(view.nodes.length),
     ticks: "d",
@@ -48,11 +49,11 @@ function lossAge({ nodes: members, ended_at: ended, stepped_at: at }) {
 
 export function loadPlotly() {
   plotly ??= new Promise((resolve, reject) => {
-    const script = h("script", { src: "static/plotly.min.js" });
+    const script = h("script", { src: new URL("../plotly.min.js", import.meta.url).pathname });
     script.addEventListener("load", () => resolve(window.Plotly));
     script.addEventListener("error", () => {
       plotly = null;
-      reject(new Error("Plotly did not load"));
+      reject(new Error("the library that draws did not come"));
     });
     document.head.append(script);
   });
@@ -65,6 +66,7 @@ export class Charts {
   #drawn = "";
   #inView = false;
   #range = null;
+  #note = h("p", { class: "chart-note" });
 
   /** With `zoomable` a range of time can be chosen in any of the charts, for all three; `onRange` is told of it, [from, to] in Unix seconds, or null. */
   constructor({ zoomable = false, onRange = () => {} } = {}) {
@@ -74,11 +76,12 @@ export class Charts {
       const value = h("strong");
       const age = h("small");
       const area = h("div", { class: "chart" });
-      const figure = h("figure", {}, h("figcaption", {}, h("span", {}, chart.name), h("span", {}, age, " ", value)), area);
+      const figure = h("figure", {}, h("figcaption", {}, h("span", {}, chart.unit ? `${chart.name}, ${chart.unit}` : chart.name), h("span", {}, age, " ", value)), area);
       return { chart, value, age, area, figure };
     });
     this.whole = button("Whole time", () => this.#zoom(null), { class: "button whole-time", hidden: "" });
-    this.element = h("div", { class: "charts" }, this.whole, ...this.figures.map(({ figure }) => figure));
+    this.element = h("div", { class: "charts" }, this.whole, ...this.figures.map(({ figure }) => figure), this.#note);
+    this.#tell("Loading…");
     dark.addEventListener("change", () => this.#draw());
     const onMove = ([entry]) => {
       this.#inView = entry.isIntersecting;
@@ -110,29 +113,49 @@ export class Charts {
 
   showSeries({ points }) {
     this.#points = points;
+    if (this.#isEmpty && !this.#note.querySelector("button")) this.#tell(points.length ? "Loading…" : "There is no point to draw: finished steps make them.");
     this.#draw();
+  }
+
+  /** Says over the charts why there is nothing, or not what was asked for, and offers to try again. */
+  showFault(text, retry) {
+    this.#tell(h("span", { role: "alert" }, text), button("Try again", retry));
+  }
+
+  get #isEmpty() {
+    return !this.figures[0].area.hasChildNodes();
+  }
+
+  #tell(...content) {
+    this.#note.replaceChildren(...content);
+    this.#note.hidden = content.length === 0;
   }
 
   async #draw() {
     const newest = this.#points.at(-1);
     const fingerprint = `${this.#points.length} ${newest?.at} ${dark.matches}`;
-    if (!this.#inView || !newest || fingerprint === this.#drawn) return;
-    this.#drawn = fingerprint;
+    if (!this.#inView || !newest) return;
     try {
-      const library = await loadPlotly();
-      const style = getComputedStyle(this.element);
-      const times = this.#points.map((point) => localTime(point.at));
-      for (const figure of this.figures) {
-        const lines = stretches(figure.chart, this.#points).flatMap(([begin, end]) => {
-          const [x, points] = [times.slice(begin, end), this.#points.slice(begin, end)];
-          return band(figure.chart, x, points, style).concat(trace(figure.chart, x, points, style));
-        });
-        await library.react(figure.area, lines, this.#layout(figure, style), CONFIG);
-        if (this.zoomable && !figure.isZoomed) this.#follow(figure);
-      }
+      if (fingerprint !== this.#drawn) await this.#drawAll(fingerprint);
+      if (!this.#isEmpty) this.#tell();
     } catch (error) {
       this.#drawn = "";
-      console.warn(`The charts are not drawn: ${error.message}`);
+      this.showFault(`The charts are not drawn: ${error.message}. The numbers above them are current.`, () => this.#draw());
+    }
+  }
+
+  async #drawAll(fingerprint) {
+    this.#drawn = fingerprint;
+    const library = await loadPlotly();
+    const style = getComputedStyle(this.element);
+    const times = this.#points.map((point) => written(point.at));
+    for (const figure of this.figures) {
+      const lines = stretches(figure.chart, this.#points).flatMap(([begin, end]) => {
+        const [x, points] = [times.slice(begin, end), this.#points.slice(begin, end)];
+        return band(figure.chart, x, points, style).concat(trace(figure.chart, x, points, style));
+      });
+      await library.react(figure.area, lines, this.#layout(figure, style), CONFIG);
+      if (this.zoomable && !figure.isZoomed) this.#follow(figure);
     }
   }
 
@@ -147,7 +170,7 @@ export class Charts {
   /** All three charts have one axis of time, from the first point to the last, although not all know a value there. */
   #whole() {
     const first = this.#points[0].at;
-    return [localTime(first), localTime(Math.max(this.#points.at(-1).at, first + 1))];
+    return [written(first), written(Math.max(this.#points.at(-1).at, first + 1))];
   }
 
   /** Lets a range that is chosen in one chart hold for all. */
@@ -165,7 +188,7 @@ export class Charts {
     this.#range = range;
     this.whole.hidden = range === null;
     this.#drawn = "";
-    this.onRange(range?.map((local) => new Date(local).getTime() / 1000) ?? null);
+    this.onRange(range?.map(read) ?? null);
     this.#draw();
   }
 }
@@ -195,15 +218,18 @@ export function trace(chart, x, points, style) {
     mode: "lines",
     line: { color: colour, width: 1.75, shape: chart.step ? "hv" : "linear" },
     fill: chart.step ? "tozeroy" : "none",
-    fillcolor: style.getPropertyValue("--tone-wash").trim(),
+    fillcolor: washed(colour),
     hovertemplate: "%{text}<extra></extra>",
   };
 }
 
+/** The colour, so thin that lines and grid show through. */
+const washed = (hex) => `rgba(${[1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)).join(", ")}, 0.13)`;
+
 /** Between the least and the greatest of what points stand for; nothing where each stands for itself. */
 function band({ between }, x, points, style) {
   if (!between || points.every(({ reports = 1 }) => reports === 1)) return [];
-  const edge = { x, mode: "lines", line: { width: 0 }, hoverinfo: "skip", fillcolor: style.getPropertyValue("--tone-wash").trim() };
+  const edge = { x, mode: "lines", line: { width: 0 }, hoverinfo: "skip", fillcolor: washed(style.getPropertyValue("--tone").trim()) };
   const [least, most] = [0, 1].map((which) => points.map((point) => between(point)[which]));
   return [
     { ...edge, y: least, fill: "none" },
@@ -239,7 +265,7 @@ function marks(points, style) {
   const changed = points.filter(({ nodes: size }, i) => i > 0 && size !== null && points[i - 1].nodes !== null && size !== points[i - 1].nodes);
   if (changed.length > MOST_MARKS) return [];
   const line = { color: style.getPropertyValue("--muted").trim(), width: 1, dash: "dot" };
-  return changed.map(({ at }) => ({ type: "line", x0: localTime(at), x1: localTime(at), yref: "paper", y0: 0, y1: 1, line, opacity: 0.45, layer: "below" }));
+  return changed.map(({ at }) => ({ type: "line", x0: written(at), x1: written(at), yref: "paper", y0: 0, y1: 1, line, opacity: 0.45, layer: "below" }));
 }
 
 function timeFormat(points) {
@@ -253,8 +279,12 @@ function unit(chart, points) {
   return chart.step && most < 4 ? { dtick: 1 } : {};
 }
 
-/** Plotly shows dates as they are written, so they are written in local time. */
-export function localTime(at) {
-  const moment = new Date(at * 1000);
-  return new Date(moment - moment.getTimezoneOffset() * 60000).toISOString().slice(0, -1);
+/** Plotly shows dates as they are written, so they are written in UTC. */
+export function written(at) {
+  return new Date(at * 1000).toISOString().slice(0, -1);
+}
+
+/** Unix seconds of a date that Plotly has written; one without a time of day is UTC by itself. */
+function read(date) {
+  return Date.parse(date.includes(":") ? `${date.replace(" ", "T")}Z` : date) / 1000;
 }

@@ -5,14 +5,19 @@ import { AXES, bestOf, lineOf, nodeHours } from "./compare_axis.js";
 import { button, input, link } from "./controls.js";
 import { h, setChildren, setText } from "./dom.js";
 import { csvOf, save } from "./downloads.js";
+import { told } from "./faults.js";
 import { count, decimal, duration, metric as written, rate } from "./format.js";
 import { address } from "./router.js";
+import { tagsOf } from "./tags.js";
 import { serviceNow } from "./time.js";
-import { NUM_TONES } from "./tones.js";
+import { assignTones, tone } from "./tones.js";
 
 const POINTS = 5000;
 const LATE_S = 60;
 const MOST = 16;
+const MOST_CHOICES = 60;
+/** Pixels of a saved picture for each of the page's. */
+const SHARPNESS = 2;
 const BUILT_IN = [["loss", "Loss"], ["samples_per_s", "Samples/s"], ["nodes", "Nodes"]];
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 
@@ -22,24 +27,33 @@ export class CompareView {
   #trainers = [];
   #drawn = "";
   #shown = [];
+  #loads = 0;
 
   constructor({ api, query }) {
     this.api = api;
     this.#read(query);
-    this.find = h("input", { type: "search", placeholder: "name, user or state", "aria-label": "Find trainers", autocomplete: "off" });
+    this.find = h("input", { type: "search", placeholder: "name, user, state or tag", "aria-label": "Find trainers", autocomplete: "off" });
     this.choices = h("div", { class: "choices", role: "group", "aria-label": "Trainers to compare" });
     this.axisChoice = input({ name: "by", label: "Over", choices: AXES.map(([, text]) => text), value: AXES.find(([name]) => name === this.axis)[1] });
     this.metricChoice = h("select", { id: "field-metric" });
     this.chart = h("div", { class: "compare-chart", role: "img", "aria-label": "Trainers compared, not drawn yet" });
+    this.fewer = h("p", { class: "hint", role: "status" });
     this.none = h("p", { class: "empty" });
+    this.state = h("p", { class: "buttons", role: "status" });
+    this.said = h("span", { role: "status" });
+    this.saves = [
+      button("Lines (CSV)", () => this.#saveLines(), { disabled: "" }),
+      button("Picture (PNG)", () => this.#savePicture("png"), { disabled: "" }),
+      button("Picture (SVG)", () => this.#savePicture("svg"), { disabled: "" }),
+    ];
     this.notes = h("p", { class: "hint", role: "status" });
     this.table = h("div", { class: "scroll-x", tabindex: 0, role: "region", "aria-label": "Trainers compared" });
     this.element = h(
       "section",
       { class: "view" },
       h("div", { class: "view-head" }, h("h2", { tabindex: -1 }, "Compare trainers")),
-      h("section", { class: "panel part" }, h("div", { class: "what-if" }, h("div", { class: "field" }, h("label", {}, "Find"), this.find)), this.choices),
-      h("section", { class: "panel part" }, h("div", { class: "what-if" }, h("div", { class: "field" }, h("label", { for: "field-metric" }, "Show"), this.metricChoice), this.axisChoice, button("Lines (CSV)", () => this.#save())), this.none, this.chart, this.notes, this.table),
+      h("section", { class: "panel part" }, h("div", { class: "what-if" }, h("div", { class: "field" }, h("label", {}, "Find"), this.find)), this.choices, this.fewer),
+      h("section", { class: "panel part" }, h("div", { class: "what-if" }, h("div", { class: "field" }, h("label", { for: "field-metric" }, "Show"), this.metricChoice), this.axisChoice, ...this.saves, this.said), this.none, this.state, this.chart, this.notes, this.table),
     );
     this.find.addEventListener("input", () => this.#showChoices());
     this.metricChoice.addEventListener("change", () => this.#change(() => (this.metric = this.metricChoice.value)));
@@ -53,19 +67,37 @@ export class CompareView {
     await this.#load();
   }
 
+  /** Gets what is missing and shows it; says meanwhile that it loads, or why it did not come, which it throws as well. */
   async #load() {
+    const load = ++this.#loads;
     const views = this.chosen.map((ref) => this.#trainers.find(({ id, name }) => ref === id || ref === name)).filter(Boolean);
-    await Promise.all(
-      views.map(async (view) => {
-        const known = this.#runs.get(view.id);
-        if (known && known.view.step === view.step && known.view.state === view.state) return;
-        const path = `v1/trainers/${encodeURIComponent(view.id)}`;
-        const [{ points }, { evaluations }] = await Promise.all([this.api.get(`${path}/series?from_at=0&limit=${POINTS}`), this.api.get(`${path}/evaluations?newest=true&limit=${POINTS}`)]);
-        this.#runs.set(view.id, { view, points, evaluations });
-      }),
-    );
+    if (views.some(({ id }) => !this.#runs.has(id))) this.#tell("Loading…");
+    try {
+      await Promise.all(views.map((view) => this.#loadRun(view)));
+    } catch (error) {
+      if (load === this.#loads) this.#tell(`What was chosen did not come. ${told(error)}`, () => this.#reload());
+      throw error;
+    }
+    if (load !== this.#loads) return;
     const unknown = this.chosen.filter((ref) => !views.some(({ id, name }) => ref === id || ref === name));
     this.#show(views.map(({ id }) => this.#runs.get(id)), unknown);
+  }
+
+  async #loadRun(view) {
+    const known = this.#runs.get(view.id);
+    if (known && known.view.step === view.step && known.view.state === view.state) return;
+    const path = `v1/trainers/${encodeURIComponent(view.id)}`;
+    const [{ points }, { evaluations }] = await Promise.all([this.api.get(`${path}/series?from_at=0&limit=${POINTS}`), this.api.get(`${path}/evaluations?newest=true&limit=${POINTS}`)]);
+    this.#runs.set(view.id, { view, points, evaluations });
+  }
+
+  #reload() {
+    this.#load().catch(() => {}); // it is told where the chart would be
+  }
+
+  #tell(text, retry = null) {
+    setChildren(this.state, text, () => [text, retry === null ? "" : button("Try again", retry)]);
+    this.state.hidden = text === "";
   }
 
   /** What is asked for has changed with the address. */
@@ -73,7 +105,7 @@ export class CompareView {
     this.#read(query);
     this.axisChoice.querySelector("select").value = AXES.find(([name]) => name === this.axis)[1];
     this.#showChoices();
-    this.#load().catch((error) => setText(this.none, error.message));
+    this.#reload();
   }
 
   #read(query) {
@@ -89,16 +121,16 @@ export class CompareView {
     const query = { trainers: this.chosen.join(","), by: this.axis === "step" ? "" : this.axis, metric: this.metric === "loss" ? "" : this.metric, sort: this.sort === "Trainer" ? "" : this.sort, down: this.isDown ? "1" : "" };
     history.pushState(null, "", address(["compare"], query));
     this.#showChoices();
-    this.#load().catch((error) => setText(this.none, error.message));
+    this.#reload();
   }
 
   #showChoices() {
     const wanted = this.find.value.trim().toLowerCase();
-    const matches = ({ name, user, state }) => !wanted || [name, user, state].some((text) => text?.toLowerCase().includes(wanted));
-    const shown = this.#trainers.filter((view) => this.#isChosen(view) || matches(view)).slice(0, 60);
+    const matches = (view) => !wanted || [view.name, view.user, view.state, ...tagsOf(view)].some((text) => text?.toLowerCase().includes(wanted));
+    const shown = this.#trainers.filter((view) => this.#isChosen(view) || matches(view));
     const isFull = this.chosen.length >= MOST;
     setChildren(this.choices, [shown.map(({ id, name, status }) => [id, name, status]), this.chosen], () =>
-      shown.map((view) => {
+      shown.slice(0, MOST_CHOICES).map((view) => {
         const box = h("input", { type: "checkbox", value: view.id, checked: this.#isChosen(view) && "", disabled: isFull && !this.#isChosen(view) && "" });
         box.addEventListener("change", () =>
           this.#change(() => {
@@ -109,6 +141,7 @@ export class CompareView {
         return h("label", {}, box, `${view.name} (${view.status})`);
       }),
     );
+    setText(this.fewer, fewerOf(shown.length, this.#trainers.length));
   }
 
   #isChosen({ id, name }) {
@@ -121,24 +154,52 @@ export class CompareView {
     this.none.hidden = runs.length > 0;
     setText(this.none, this.#trainers.length ? "Choose two or more trainers above." : "No trainer is there yet: submit one, and come back when it has trained.");
     const late = runs.filter(({ view, points }) => points.length && points[0].at - view.started_at > LATE_S).map(({ view }) => view.name);
+    const isKnown = runs.some((run) => lineOf(run, this.axis, this.metric).y.some((value) => value !== null));
     const said = [
+      runs.length && !isKnown ? `No value of “${nameOf(this.metric)}” is known yet.` : "",
       unknown.length ? `Not among the newest trainers: ${unknown.join(", ")}.` : "",
       late.length ? `Of ${late.join(", ")} the earliest points are no longer kept: node-hours, hours and the least loss begin with the first that is.` : "",
     ];
     setText(this.notes, said.filter(Boolean).join(" "));
     this.chart.hidden = runs.length === 0;
     this.#shown = runs;
+    for (const each of this.saves) each.disabled = !isKnown;
     this.#showTable(runs, metrics);
-    if (runs.length) this.#draw(runs);
+    this.#showChart(runs);
+  }
+
+  async #showChart(runs) {
+    try {
+      if (runs.length) await this.#draw(runs);
+      this.#tell("");
+    } catch (error) {
+      this.#drawn = "";
+      this.#tell(`The chart is not drawn: ${error.message}.`, () => this.#reload());
+    }
   }
 
   /** Saves the lines that are drawn: a row for each point. */
-  #save() {
+  #saveLines() {
     const rows = this.#shown.flatMap((run) => {
       const { x, y } = lineOf(run, this.axis, this.metric);
       return x.map((at, i) => ({ trainer: run.view.name, [this.axis]: at, [this.metric]: y[i] }));
     });
     save(`${this.metric}-by-${this.axis}.csv`, "text/csv", csvOf(rows));
+  }
+
+  /** Saves the chart as it is shown, with the page's ground behind it. */
+  async #savePicture(format) {
+    setText(this.said, "");
+    try {
+      const library = await loadPlotly();
+      const { data, layout, clientWidth: width, clientHeight: height } = this.chart;
+      const figure = { data, layout: { ...layout, paper_bgcolor: getComputedStyle(this.chart).getPropertyValue("--surface").trim() } };
+      const picture = await library.toImage(figure, { format, width, height, scale: format === "png" ? SHARPNESS : 1, imageDataOnly: true });
+      const content = format === "png" ? Uint8Array.from(atob(picture), (letter) => letter.charCodeAt(0)) : picture;
+      save(`${this.metric}-by-${this.axis}.${format}`, format === "png" ? "image/png" : "image/svg+xml", content);
+    } catch (error) {
+      setText(this.said, `Not saved: ${error.message ?? error}`);
+    }
   }
 
   async #draw(runs) {
@@ -147,12 +208,13 @@ export class CompareView {
     this.#drawn = key;
     const library = await loadPlotly();
     const style = getComputedStyle(this.chart);
+    assignTones(this.#trainers);
     const lines = runs.map((run, i) => ({
       ...lineOf(run, this.axis, this.metric),
       name: run.view.name,
       mode: BUILT_IN.some(([name]) => name === this.metric) ? "lines" : "lines+markers",
       connectgaps: false,
-      line: { color: colourOf(i), width: 1.75, dash: DASHES[Math.floor(i / NUM_TONES) % DASHES.length] },
+      line: { color: colourOf(run.view.name), width: 1.75, dash: DASHES[numAlike(runs, i) % DASHES.length] },
     }));
     const grid = style.getPropertyValue("--line").trim();
     const title = AXES.find(([name]) => name === this.axis)[1];
@@ -170,7 +232,7 @@ export class CompareView {
         legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
         hoverlabel: { bgcolor: style.getPropertyValue("--surface").trim(), font: { color: style.getPropertyValue("--text").trim() } },
         xaxis: { title: { text: title }, gridcolor: grid, zeroline: false },
-        yaxis: { gridcolor: grid, zeroline: false, rangemode: this.metric === "loss" ? "normal" : "tozero" },
+        yaxis: { title: { text: nameOf(this.metric) }, gridcolor: grid, zeroline: false, rangemode: this.metric === "loss" ? "normal" : "tozero" },
         uirevision: `${this.axis} ${this.metric}`,
       },
       CONFIG,
@@ -204,9 +266,25 @@ export class CompareView {
   }
 }
 
-/** The colour of the trainer at this place among the chosen, so that no two of the first eight look alike. */
-function colourOf(number) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--tone-${number % NUM_TONES}`).trim();
+/** What to say of the trainers that can be chosen, if not all of them are shown. */
+function fewerOf(matching, all) {
+  if (matching > MOST_CHOICES) return `${MOST_CHOICES} of ${count(matching)} trainers are shown: find the others by name, user or state.`;
+  return matching === 0 && all > 0 ? `None of ${count(all)} trainers is like that: find another name, user or state.` : "";
+}
+
+/** What the axis of a metric is called; an evaluation's metric has the name that the task gave it, and no unit that is known. */
+function nameOf(metric) {
+  return BUILT_IN.find(([name]) => name === metric)?.[1] ?? metric;
+}
+
+/** The trainer's colour, which is the same on every page. */
+function colourOf(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${tone(name)}`).trim();
+}
+
+/** How many of the runs before this one have its colour: their lines differ in their dashes. */
+function numAlike(runs, number) {
+  return runs.slice(0, number).filter(({ view }) => tone(view.name) === tone(runs[number].view.name)).length;
 }
 
 function lossesOf({ points }) {
@@ -218,6 +296,7 @@ function columnsOf(metrics) {
   return [
     ["Trainer", ({ view }) => view.name],
     ["State", ({ view }) => view.status],
+    ["Tags", ({ view }) => tagsOf(view).join(", ") || null],
     ["Steps", ({ view }) => view.step, count],
     ["Samples", ({ view }) => view.samples, count],
     ["Loss", ({ view }) => view.loss, decimal],

@@ -1,7 +1,8 @@
 // Buttons, links and fields, and the dialog that asks before something is done.
 
-import { Refused, Unauthorised } from "./api.js";
-import { h } from "./dom.js";
+import { focusInstead, h, setText } from "./dom.js";
+import { forgetDraft, keepDraft, restoreDraft } from "./drafts.js";
+import { FieldFaults } from "./faults.js";
 
 export function button(text, onClick, attributes = {}) {
   const made = h("button", { type: "button", class: "button", ...attributes }, text);
@@ -23,7 +24,7 @@ export function input({ name, label, hint = "", choices = null, rows = null, val
     : rows
       ? h("textarea", { ...common, rows, spellcheck: "false" })
       : h("input", { autocomplete: "off", spellcheck: "false", ...common });
-  if (!choices) control.value = value;
+  if (!choices) control.defaultValue = value;
   return h("div", { class: "field" }, h("label", { for: id }, label), control, hint ? h("p", { class: "hint", id: `${id}-hint` }, hint) : null);
 }
 
@@ -33,46 +34,60 @@ export function valuesOf(form) {
   return Object.fromEntries(named.map((element) => [element.name, element.type === "number" ? Number(element.value) : element.value.trim()]));
 }
 
-/** What to tell of an error: the service's sentence and the lines of what to change. */
-export function told(error) {
-  if (error instanceof Refused && error.errors.length) return error.errors.join("\n");
-  return error instanceof Unauthorised ? "You are signed out." : error.message;
-}
-
-/** What is wrong with what was entered, for the dialog that asked for it. */
-export class Unusable extends Error {}
-
 /**
- * Asks in a dialog, and calls `act` with the fields' values when the reader agrees. What the service says against it,
- * or an `Unusable`, is shown in the dialog, which then stays open.
+ * Asks in a dialog, and calls `act` with the fields' values when the reader agrees. What the browser or the service says
+ * against a value stands at its field, the rest below, and the dialog stays open. What has been typed is kept until it is
+ * carried out or given up. A field's `sends` is the name that the service has for it, if it is another.
  */
 export function ask({ title, text, fields = [], action, danger = false }, act) {
+  const opener = document.activeElement;
+  const near = opener.parentElement?.closest("[id]");
+  const faults = new FieldFaults();
   const wrong = h("p", { class: "wrong", role: "alert", hidden: "" });
   const agree = h("button", { type: "submit", class: danger ? "button danger" : "button primary" }, action);
   const form = h(
     "form",
-    { method: "dialog" },
+    { method: "dialog", novalidate: "" },
     h("h2", { id: "dialog-title" }, title),
     text ? h("p", {}, text) : null,
-    ...fields.map(input),
+    ...fields.map(({ sends, ...field }) => faults.add(sends ?? field.name, input(field))),
     wrong,
     h("div", { class: "buttons" }, button("Leave it", () => dialog.close()), agree),
   );
   const dialog = h("dialog", { class: "dialog", "aria-labelledby": "dialog-title" }, form);
+  const refuse = (marked, rest) => {
+    faults.mark(marked);
+    setText(wrong, rest.join("\n"));
+    wrong.hidden = rest.length === 0;
+    if (!faults.focus()) agree.focus();
+  };
+  form.addEventListener("input", ({ target }) => {
+    faults.unmark(target);
+    keepDraft(title, form);
+  });
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
+    const marked = faults.unusable();
+    if (marked.size) {
+      refuse(marked, []);
+      return;
+    }
     agree.disabled = true;
     try {
       await act(valuesOf(form));
       dialog.close();
     } catch (error) {
-      wrong.textContent = told(error);
-      wrong.hidden = false;
-    } finally {
       agree.disabled = false;
+      const rest = faults.sort(error, marked);
+      refuse(marked, rest);
     }
   });
-  dialog.addEventListener("close", () => dialog.remove());
+  dialog.addEventListener("close", () => {
+    forgetDraft(title);
+    dialog.remove();
+    focusInstead(opener, near);
+  });
   document.body.append(dialog);
+  restoreDraft(title, form);
   dialog.showModal();
 }

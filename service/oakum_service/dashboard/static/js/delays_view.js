@@ -1,13 +1,12 @@
 // How long foreground jobs waited for fragments to leave their nodes: the trend, and the jobs themselves.
 
-import { h, setChildren } from "./dom.js";
-import { clock, count, day, duration } from "./format.js";
+import { h, setChildren, setText } from "./dom.js";
+import { count, duration, moment } from "./format.js";
 import { Listing } from "./listing.js";
 import { address, place } from "./router.js";
 
 const REACHES = [["3600", "an hour"], ["86400", "a day"], ["604800", "7 days"]];
 const ROWS = 1000;
-const moment = (at) => `${day(at)} ${clock(at)}`;
 const COLUMNS = [
   { key: "at", title: "Started", kind: "", of: ({ started_at: at }) => at, shown: ({ started_at: at }) => moment(at) },
   { key: "job", title: "Job", kind: "", of: ({ job }) => job },
@@ -62,6 +61,7 @@ export class DelaysView {
     if (reach === this.reach) return;
     this.reach = reach;
     this.choice.value = reach;
+    setText(this.worst, "Loading…");
     this.refresh().catch(() => {}); // the next refresh tells of what is wrong
   }
 
@@ -72,7 +72,7 @@ export class DelaysView {
     const jobs = trend.reduce((sum, period) => sum + period.starts, 0);
     const most = trend.reduce((worst, { max_s: max }) => Math.max(worst, max), 0);
     const some = jobs > starts.length ? `; the ${count(starts.length)} that waited longest are below` : "";
-    this.worst.textContent = jobs ? `${count(jobs)} ${jobs === 1 ? "job" : "jobs"} started; the longest wait was ${duration(most)}${some}.` : "";
+    setText(this.worst, jobs ? `${count(jobs)} ${jobs === 1 ? "job" : "jobs"} started; the longest wait was ${duration(most)}${some}.` : "");
     setChildren(this.trend, trend, () => (trend.length ? [bars(trend, most)] : []));
     this.list.show(starts);
   }

@@ -25,12 +25,36 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Replaces children only where what they are made from differs. */
+/** Replaces children only where what they are made from differs. A focus on one of them goes to its successor. */
 export function setChildren(element, key, make) {
   const fingerprint = JSON.stringify(key);
   if (element.dataset.made === fingerprint) return;
   element.dataset.made = fingerprint;
+  const focused = element.querySelector(":focus");
   element.replaceChildren(...make());
+  if (focused !== null) focusInstead(focused, element);
+}
+
+const FOCUSABLE = "a[href], button:not(:disabled), input:not(:disabled), select:not(:disabled), textarea:not(:disabled), summary, [tabindex]";
+
+/**
+ * Puts the focus, if nothing else has it, where a reader goes on whose element is gone or was disabled: on itself if it can
+ * be used again, on its like within `near`, on what comes first there, or on the heading of the view.
+ */
+export function focusInstead(gone, near) {
+  if (![null, document.body, gone].includes(document.activeElement)) return;
+  const there = near?.isConnected ? [...near.querySelectorAll(FOCUSABLE)].filter((one) => one.checkVisibility()) : [];
+  const next = there.find((one) => one === gone || likeness(one) === likeness(gone)) ?? there[0] ?? heading();
+  next?.focus();
+}
+
+const likeness = ({ tagName, id, value, textContent, ariaLabel }) => JSON.stringify([tagName, id, value, textContent, ariaLabel]);
+
+/** The heading of what is shown, which can take the focus. */
+export function heading() {
+  const found = document.querySelector("#view:not([hidden]) h2, #sign-in:not([hidden]) h2, #overview h2");
+  found.tabIndex = -1;
+  return found;
 }
 
 export function table(caption, columns, rows) {

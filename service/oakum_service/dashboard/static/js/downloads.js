@@ -1,7 +1,8 @@
 // Files that a reader takes away of a trainer: its spec, its points, its log.
 
-import { button, told } from "./controls.js";
+import { button } from "./controls.js";
 import { h, setText } from "./dom.js";
+import { told } from "./faults.js";
 
 const MOST_POINTS = 2000;
 const MOST_LINES = 5000;
@@ -39,8 +40,8 @@ function cell(value) {
   return QUOTED.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
-export function save(name, type, text) {
-  const href = URL.createObjectURL(new Blob([text], { type }));
+export function save(name, type, content) {
+  const href = URL.createObjectURL(new Blob([content], { type }));
   const way = h("a", { href, download: name });
   document.body.append(way);
   way.click();

@@ -19,12 +19,19 @@ export class EventFeed {
 
   clear() {
     this.#newest = null;
-    this.root.replaceChildren();
+    this.root.replaceChildren(h("p", { class: "empty" }, "Loading…"));
+  }
+
+  /** Shows the newest events, in any order. */
+  begin(events) {
+    this.root.replaceChildren(...(events.length ? [] : [h("p", { class: "empty" }, "Nothing has happened yet: submits, plans, launches and ends will be told here.")]));
+    for (const event of events.toSorted((a, b) => a.id - b.id)) this.add(event);
   }
 
   add(event) {
     if (this.#newest !== null && event.id <= this.#newest) return;
     this.#newest = event.id;
+    this.root.querySelector(".empty")?.remove();
     this.root.prepend(item(event));
     while (this.root.children.length > KEPT) this.root.lastElementChild.remove();
   }
@@ -36,7 +43,7 @@ export function item(event) {
   return h(
     "div",
     { class: `event about-${group}`, "data-event": event.id },
-    h("time", { datetime: moment.toISOString(), title: moment.toLocaleString() }, clock(event.at)),
+    h("time", { datetime: moment.toISOString(), title: moment.toUTCString() }, clock(event.at)),
     h("p", {}, h("span", { class: "kind" }, event.kind), " ", h("strong", {}, event.subject), " ", event.message),
   );
 }

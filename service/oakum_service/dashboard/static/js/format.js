@@ -2,6 +2,7 @@
 
 const NARROW = "\u202f";
 const NONE = "–";
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 export function count(number) {
   return Math.round(number).toLocaleString("en-US");
@@ -54,15 +55,20 @@ export function prose(text) {
   return text.replaceAll(/`([^`]*)`/g, "“$1”");
 }
 
+/** The time of day in UTC, as in all that the service says and the command line prints. */
 export function clock(at, withSeconds = true) {
-  const moment = new Date(at * 1000);
-  const minutes = `${pad(moment.getHours())}:${pad(moment.getMinutes())}`;
-  return withSeconds ? `${minutes}:${pad(moment.getSeconds())}` : minutes;
+  return new Date(at * 1000).toISOString().slice(11, withSeconds ? 19 : 16);
 }
 
+/** The day in UTC, such as `28 Nov`. */
 export function day(at) {
-  const moment = new Date(at * 1000);
-  return `${pad(moment.getDate())}.${pad(moment.getMonth() + 1)}.`;
+  const date = new Date(at * 1000);
+  return `${date.getUTCDate()} ${MONTHS[date.getUTCMonth()]}`;
+}
+
+/** Day and time of day in UTC. */
+export function moment(at, withSeconds = true) {
+  return `${day(at)} ${clock(at, withSeconds)}`;
 }
 
 export function nodes(number) {

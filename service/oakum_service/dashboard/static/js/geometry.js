@@ -12,10 +12,8 @@ export function rowHeight(numNodes) {
 export function ticks(from, to, widthPx) {
   const most = Math.max(2, Math.floor(widthPx / 90));
   const step = TICK_STEPS_S.find((candidate) => (to - from) / candidate <= most) ?? TICK_STEPS_S.at(-1);
-  // Steps above a minute are round in local time, which may be off UTC by half an hour.
-  const zone = new Date(from * 1000).getTimezoneOffset() * 60;
   const moments = [];
-  for (let at = Math.ceil((from - zone) / step) * step + zone; at <= to + step; at += step) moments.push(at);
+  for (let at = Math.ceil(from / step) * step; at <= to + step; at += step) moments.push(at);
   return { step, moments };
 }
 

@@ -5,15 +5,23 @@ import { tone } from "./tones.js";
 
 const MOST_TRAINERS = 12;
 
-/** `mark` is called with the trainer that the reader wants to tell from the others, or null. */
-export function showLegend(element, nodes, mark) {
+/**
+ * `announced` has the kinds of what the scheduler announces; `mark` is called with the trainer that the reader wants to
+ * tell from the others, or null.
+ */
+export function showLegend(element, nodes, announced, mark) {
   const present = [...new Set(nodes.map((node) => node.trainer).filter(Boolean))].sort();
   const trainers = present.slice(0, MOST_TRAINERS);
   const unavailable = nodes.some((node) => node.state === "unavailable");
-  setChildren(element, [present, unavailable], () => [
+  const expected = nodes.some((node) => node.hole_ends_at !== null && node.hole_ends_at !== undefined);
+  const [job, reservation] = ["job", "reservation"].map((kind) => announced.has(kind));
+  setChildren(element, [present, unavailable, expected, job, reservation], () => [
     entry("foreground", "Foreground job"),
     entry("hole", "Idle"),
     unavailable ? entry("unavailable", "Unavailable") : "",
+    expected ? entry("expected", "Foreground job expected") : "",
+    job ? entry("announced", "Foreground job announced") : "",
+    reservation ? entry("reserved", "Reservation") : "",
     ...trainers.map((name) => h("li", {}, choice(element, name, mark))),
     trainers.length ? h("li", { class: "hint" }, "lighter: warm-up") : "",
     present.length > MOST_TRAINERS ? h("li", { class: "hint" }, `and ${present.length - MOST_TRAINERS} more trainers`) : "",

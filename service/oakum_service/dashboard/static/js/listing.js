@@ -1,10 +1,12 @@
 // A long list as a table that can be searched, narrowed and sorted. What is asked of it stands in the address, so that
 // a link reproduces it. A refresh changes only the cells that differ, so scrolling and selected text stay as they are.
 
+import { ColumnChoice } from "./column_choice.js";
 import { button, input } from "./controls.js";
-import { h, setChildren, setText } from "./dom.js";
+import { focusInstead, h, setChildren, setText } from "./dom.js";
 import { count } from "./format.js";
 import { address, place } from "./router.js";
+import { RowGroups } from "./row_groups.js";
 
 const PAGE = 200;
 const ORDER = new Intl.Collator("en", { numeric: true });
@@ -12,7 +14,8 @@ const ORDER = new Intl.Collator("en", { numeric: true });
 /**
  * `columns` have a key, a title, a kind (a class of the cells), `of(row)`, by which rows are sorted and, if it is a text, searched, and `shown(row)`,
  * if the cell shows something else: a text, or `{key, make}` for elements. `filter` has a key, a label and `choices`,
- * [value, text, test of a row] each.
+ * [value, text, test of a row] each. With `groups`, those of `RowGroups`, rows can be grouped and columns left out, and
+ * with `views`, `SavedViews`, what is asked can be kept.
  */
 export class Listing {
   #rows = [];
@@ -21,12 +24,15 @@ export class Listing {
   #typing = false;
   #searched = null;
 
-  constructor({ name, columns, idOf, sort, filter = null, empty, unit, parts, query, searchHint = "" }) {
-    Object.assign(this, { name, columns, idOf, sort, filter, empty, unit, parts });
+  constructor({ name, columns, idOf, sort, filter = null, empty, unit, parts, query, searchHint = "", groups = [], views = null }) {
+    Object.assign(this, { name, columns, idOf, sort, filter, empty, unit, parts, views });
+    this.groups = new RowGroups(parts[0], groups, (group) => this.#ask({ group }));
+    this.columnChoice = new ColumnChoice(columns, (keys) => this.#ask({ columns: keys }));
+    for (const { element } of groups.length ? [] : [this.groups, this.columnChoice]) element.hidden = true;
     this.search = input({ name: `${parts[0]}-q`, label: "Search", type: "search", placeholder: searchHint });
     this.searchField = this.search.querySelector("input");
     this.choices = filter && this.#choiceField();
-    this.tools = h("div", { class: "list-tools", role: "search" }, this.search, this.choices);
+    this.tools = h("div", { class: "list-tools", role: "search" }, this.search, this.choices, this.groups.element, this.views?.element, this.columnChoice.element);
     this.body = h("tbody");
     this.heads = new Map(columns.map((column) => [column.key, this.#head(column)]));
     this.nothing = h("p", { class: "empty" });
@@ -57,6 +63,9 @@ export class Listing {
     if (this.searchField.value !== wanted) this.searchField.value = wanted;
     this.sorted = this.#known(query.get("sort")) ?? this.sort;
     if (this.filter) this.choices.querySelector("select").value = this.#choice(query.get(this.filter.key))[0];
+    this.groups.visit(query);
+    this.columnChoice.visit(query);
+    this.views?.visit();
     this.#drawn = PAGE;
     this.#draw();
   }
@@ -113,7 +122,7 @@ export class Listing {
     const down = this.sorted.startsWith("-");
     const { of } = this.columns.find(({ key }) => key === this.sorted.replace(/^-/, ""));
     const valued = found.map((row) => [of(row), row]);
-    return valued.sort(([a], [b]) => ordered(a, b, down)).map(([, row]) => row);
+    return this.groups.ordered(valued.sort(([a], [b]) => ordered(a, b, down)).map(([, row]) => row));
   }
 
   #draw() {
@@ -121,6 +130,7 @@ export class Listing {
       const direction = this.sorted === key ? "ascending" : this.sorted === `-${key}` ? "descending" : null;
       if (direction) head.setAttribute("aria-sort", direction);
       else head.removeAttribute("aria-sort");
+      head.hidden = this.columnChoice.hides(key);
     }
     const found = this.#matching();
     const shown = found.slice(0, this.#drawn);
@@ -136,21 +146,44 @@ export class Listing {
   }
 
   #drawLines(shown) {
-    const wanted = new Set(shown.map(this.idOf));
+    const wanted = new Set(shown.flatMap((row) => [this.idOf(row), headId(this.groups.nameOf(row))]));
     for (const [id, line] of this.#lines) {
       if (!wanted.has(id)) {
+        const focused = line.querySelector(":focus");
+        const next = line.nextElementSibling ?? line.previousElementSibling;
         line.remove();
+        if (focused !== null) focusInstead(focused, next);
         this.#lines.delete(id);
       }
     }
     let next = this.body.firstChild;
-    for (const row of shown) {
-      const id = this.idOf(row);
-      const line = this.#lines.get(id) ?? this.#newLine(id);
-      this.columns.forEach((column, i) => fill(line.children[i], column.shown ? column.shown(row) : column.of(row)));
+    const put = (line) => {
       if (line === next) next = line.nextSibling;
       else this.body.insertBefore(line, next);
+    };
+    let group;
+    for (const row of shown) {
+      const name = this.groups.nameOf(row);
+      if (name !== group) put(this.#headOf(name));
+      group = name;
+      put(this.#lineOf(row));
     }
+  }
+
+  #headOf(name) {
+    const head = this.groups.head(name, this.#lines.get(headId(name)), { width: this.columns.length, unit: this.unit });
+    this.#lines.set(headId(name), head);
+    return head;
+  }
+
+  #lineOf(row) {
+    const id = this.idOf(row);
+    const line = this.#lines.get(id) ?? this.#newLine(id);
+    this.columns.forEach((column, i) => {
+      fill(line.children[i], column.shown ? column.shown(row) : column.of(row));
+      line.children[i].hidden = this.columnChoice.hides(column.key);
+    });
+    return line;
   }
 
   #newLine(id) {
@@ -158,6 +191,11 @@ export class Listing {
     this.#lines.set(id, line);
     return line;
   }
+}
+
+/** The id of a group's head among the lines, which no row has; undefined where rows are not grouped. */
+function headId(name) {
+  return name === undefined ? undefined : `group: ${name ?? ""}`;
 }
 
 /** What a row is searched by: its texts. Numbers are left out, since nobody sees them as they are. */

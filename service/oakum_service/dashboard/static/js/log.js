@@ -16,7 +16,7 @@ export class Log {
     this.read = read;
     this.search = h("input", { type: "search", id: "log-search", placeholder: "Search", "aria-label": "Search the log", autocomplete: "off" });
     this.wrong = h("input", { type: "checkbox", id: "log-wrong" });
-    this.found = h("p", { class: "found", role: "status" });
+    this.found = h("p", { class: "found", role: "status" }, "Loading…");
     this.text = h("pre", { class: "log", tabindex: 0, role: "log", "aria-label": "Log" });
     const longer = button(`Up to ${LONGER} lines`, () => {
       this.#tail = LONGER;

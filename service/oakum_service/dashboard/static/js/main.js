@@ -3,7 +3,8 @@
 import { holdButton } from "./actions.js";
 import { Api, Refused, Unauthorised, Unreachable } from "./api.js";
 import { button } from "./controls.js";
-import { byId, h, setChildren, setText } from "./dom.js";
+import { byId, h, heading, setChildren, setText } from "./dom.js";
+import { beginDrafts, forgetDrafts } from "./drafts.js";
 import { EventFeed } from "./events.js";
 import { FirstAnswer } from "./first_answer.js";
 import { clock } from "./format.js";
@@ -11,9 +12,9 @@ import { follow, Refresher } from "./live.js";
 import { showMode } from "./mode.js";
 import { Overview } from "./overview.js";
 import { place } from "./router.js";
-import { enter, leave, takeToken } from "./session.js";
+import { enter, leave, replacement, takeToken } from "./session.js";
 import { serviceNow } from "./time.js";
-import { viewAt } from "./views.js";
+import { viewAt, viewLinks } from "./views.js";
 
 const RETRY_MS = 2000;
 const api = new Api();
@@ -25,15 +26,23 @@ let offline = false;
 let updatedAt = null;
 let session = null;
 let path = null;
+/** Id of what had the focus when a session ended, which gets it back in the next one; null for a page that has just been opened. */
+let left = null;
 
+/** Asks for the cluster and for what the view shows at once; a view that needs the cluster waits for its promise. */
 async function refresh(mine) {
-  const { view } = mine;
-  const cluster = await api.get("v1/cluster");
+  const asked = api.get("v1/cluster");
+  const told = asked.then((cluster) => showCluster(mine, cluster));
+  await Promise.all([told, (mine.view ?? overview).refresh(api, asked)]);
+}
+
+/** What every view has around it, also one that is refused. */
+function showCluster(mine, cluster) {
+  if (mine.ending.signal.aborted) return;
   setText(byId("scheduler"), `${cluster.scheduler} cluster`);
-  document.title = titleOf(cluster, view);
+  document.title = titleOf(cluster, mine.view);
   showMode(byId("mode"), cluster);
   showAccount(mine, cluster);
-  await (view ?? overview).refresh(api, cluster);
 }
 
 /** A hold is told first, so that a tab among many shows it. */
@@ -55,7 +64,8 @@ function showAccount(mine, cluster) {
 /** The newest events, then each as it happens: the stream begins where the list ends, so none is missed. */
 async function startEvents(mine) {
   const { events } = await api.get("v1/events/recent?limit=50");
-  for (const event of events.sort((a, b) => a.id - b.id)) feed.add(event);
+  if (mine.ending.signal.aborted) return;
+  feed.begin(events);
   mine.following = true;
   follow(api, feed.newest ?? 0, {
     signal: mine.ending.signal,
@@ -76,9 +86,10 @@ async function tryRefresh(mine) {
   const { view } = mine;
   try {
     await refresh(mine);
-    if (!mine.following) await startEvents(mine);
     if (signal.aborted) return;
     if (view === mine.view) firstAnswer.end();
+    await Promise.all([view === null ? overview.refreshPictures(api) : null, mine.following ? null : startEvents(mine)]);
+    if (signal.aborted) return;
     updatedAt = serviceNow();
     offline = false;
     byId("banner").hidden = true;
@@ -145,8 +156,9 @@ function showView() {
     if (entry.dataset.view === (here.parts[0] ?? "")) entry.setAttribute("aria-current", "page");
     else entry.removeAttribute("aria-current");
   }
-  const focus = () => shown?.querySelector("h2")?.focus({ preventScroll: true });
-  firstAnswer.begin(session.view?.title ?? "", isFirst ? null : focus);
+  const before = isFirst ? left : "";
+  left = null;
+  firstAnswer.begin(session.view?.title ?? "", before === null ? null : () => focusOn(before));
   document.title = session.view ? `${session.view.title} – Oakum` : "Oakum";
   if (!isFirst) {
     scrollTo(0, 0);
@@ -154,14 +166,20 @@ function showView() {
   }
 }
 
+/** Puts the focus on the element of the id if it is shown, else on the view's heading. */
+function focusOn(id) {
+  const wanted = id ? byId(id) : null;
+  (wanted?.checkVisibility() ? wanted : heading()).focus({ preventScroll: true });
+}
+
 function begin(me) {
+  beginDrafts(me.name);
   feed.clear();
-  api.session = me.id;
   session = { me, view: null, ending: new AbortController(), following: false };
   const mine = session;
   byId("sign-in").hidden = true;
   byId("views").hidden = false;
-  for (const entry of byId("views").querySelectorAll("[data-for=submit]")) entry.hidden = !me.may_submit;
+  byId("views").replaceChildren(...viewLinks(me));
   byId("account").hidden = false;
   byId("main").hidden = false;
   byId("banner").hidden = true;
@@ -179,11 +197,14 @@ async function signOut() {
       return;
     }
   }
+  forgetDrafts();
   end("You are signed out.");
+  left = "";
 }
 
 function end(message) {
-  api.session = "1";
+  left = document.activeElement?.id ?? "";
+  api.key = "1";
   session?.refresher.stop();
   session?.ending.abort();
   session = null;
@@ -194,19 +215,28 @@ function end(message) {
   askForToken(message);
 }
 
-function askForToken(message) {
+function askForToken(message, isRefused = false) {
   setText(byId("sign-in-message"), `${message} Paste the token that “oakum serve” printed, or one of your own.`);
+  setText(byId("liveness"), "");
+  byId("token").setAttribute("aria-invalid", isRefused);
   byId("sign-in").hidden = false;
   byId("token").focus();
 }
 
+/** Whether somebody who follows a link means to act as another than before: the link may be anybody's. */
+function isMeant({ before, after }) {
+  return confirm(`You are signed in as ${before.name} (${before.role}). The link that you followed signs you in as ${after.name} (${after.role}). Do you want that?`);
+}
+
 /** Signs in with the token, or with the cookie of an earlier time; waits while the service does not answer. */
 async function start(token, otherwise = "This page needs a token.") {
+  setText(byId("liveness"), "Connecting…");
   try {
-    begin(await enter(api, token));
+    const other = token ? await replacement(api, token) : null;
+    begin(await enter(api, other && !isMeant(other) ? null : token));
   } catch (error) {
     if (error instanceof Unauthorised) {
-      askForToken(token ? "The service does not accept this token." : otherwise);
+      askForToken(token ? "The service does not accept this token." : otherwise, token !== null);
     } else if (error instanceof Refused) {
       askForToken(`${sentence(error.message)}.`);
     } else {
@@ -219,14 +249,13 @@ async function start(token, otherwise = "This page needs a token.") {
 byId("sign-in-form").addEventListener("submit", (event) => {
   event.preventDefault();
   const given = byId("token").value.trim();
+  left ??= "";
   byId("token").value = "";
   start(given);
 });
 // No link: the page's addresses are in the fragment.
 byId("skip").addEventListener("click", () => {
-  const heading = document.querySelector("#view:not([hidden]) h2, #sign-in:not([hidden]) h2, #overview h2");
-  heading.tabIndex = -1;
-  heading.focus();
+  heading().focus();
 });
 document.querySelector(".node-table").addEventListener("toggle", () => session?.refresher.now());
 addEventListener("hashchange", () => {

@@ -1,7 +1,7 @@
 // The first view: the cluster in figures, nodes over time, a card for each trainer, the events.
 
 import { byId, setText } from "./dom.js";
-import { clock, duration, percent } from "./format.js";
+import { clock } from "./format.js";
 import { showLegend } from "./legend.js";
 import { showNodes } from "./nodes.js";
 import { showSummary } from "./summary.js";
@@ -23,16 +23,27 @@ export class Overview {
     this.trainers = new Trainers(byId("trainers"), byId("ended"));
   }
 
-  async refresh(api, cluster) {
-    const [trainers] = await Promise.all([this.list.refresh(api), this.nodes.refresh(api), this.#refreshPlan(api)]);
+  async refresh(api, asked) {
+    const [cluster, trainers] = await Promise.all([asked, this.list.refresh(api), this.nodes.refresh(api), this.#refreshPlan(api)]);
     const { nodes, takenAt } = this.nodes;
     assignTones(trainers);
     showSummary(byId("summary"), cluster, trainers);
-    showLegend(byId("legend"), nodes, (trainer) => this.timeline.picture.mark(trainer));
-    await this.timeline.refresh(api, this.nodes);
+    this.#showLegend();
     showNodes(byId("nodes"), { nodes, taken_at: takenAt });
     this.trainers.show(trainers);
-    await this.trainers.showSeries(api);
+  }
+
+  /** The picture and the cards' charts, for which the numbers do not wait: the charts' library is fifteen times the size of the page. */
+  async refreshPictures(api) {
+    await this.timeline.refresh(api, this.nodes);
+    byId("timeline").removeAttribute("aria-busy");
+    this.#showLegend();
+    await this.trainers.showSeries(api); // Meanwhile the browser has told which of the new cards are in view.
+  }
+
+  #showLegend() {
+    const { picture, store } = this.timeline;
+    showLegend(byId("legend"), this.nodes.nodes, store.announcedKinds, (trainer) => picture.mark(trainer));
   }
 
   async #refreshPlan(api) {
@@ -48,9 +59,8 @@ export class Overview {
 }
 
 function showPlan(plan) {
-  const quality = plan && (plan.optimal ? "optimal" : `within ${percent(plan.gap, 1)} of the bound`);
   const text = plan
-    ? `Plan ${plan.id} of ${clock(plan.made_at)}: ${quality}, solved in ${duration(plan.solve_s)} by ${plan.solver}`
+    ? `Plan ${plan.id} of ${clock(plan.made_at)}. ${plan.summary}`
     : "No plan yet";
   setText(byId("plan"), text);
 }

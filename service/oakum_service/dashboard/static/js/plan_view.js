@@ -2,10 +2,11 @@
 
 import { link } from "./controls.js";
 import { h, setChildren, table } from "./dom.js";
-import { clock, count, decimal, duration, prose } from "./format.js";
-import { changeOf, qualityOf } from "./plans_view.js";
+import { count, moment, prose } from "./format.js";
+import { changeOf } from "./plans_view.js";
 import { address } from "./router.js";
 
+const GONE = 404;
 const COLUMNS = [
   ["Trainer", ""],
   ["Before", "number"],
@@ -29,10 +30,20 @@ export class PlanView {
   async refresh() {
     if (this.#shown) return;
     const plan = await this.api.get(`v1/plans/${this.id}`);
-    const before = plan.parent === null ? null : await this.api.get(`v1/plans/${plan.parent}`).catch(() => null);
+    const before = plan.parent === null ? null : await this.#kept(plan.parent);
     const names = await this.#names();
     setChildren(this.body, [plan.id], () => contentOf(plan, before, names));
     this.#shown = true;
+  }
+
+  /** The plan, or null where it is no longer kept. */
+  async #kept(id) {
+    try {
+      return await this.api.get(`v1/plans/${id}`);
+    } catch (error) {
+      if (error.status === GONE) return null;
+      throw error;
+    }
   }
 
   /** Trainer's id -> its name. */
@@ -53,7 +64,7 @@ function contentOf(plan, before, names) {
     const change = changeOf(nodes.filter((node) => !had.includes(node)), had.filter((node) => !nodes.includes(node)));
     return [link(name, address(["trainers", trainer])), before ? count(had.length) : "–", count(nodes.length), change, prose(reason)];
   });
-  const facts = `Made ${clock(plan.made_at)} for ${plan.objective}: ${decimal(plan.value)}, ${qualityOf(plan)}, by ${plan.solver} in ${duration(plan.solve_s)}, looking ahead ${duration(plan.look_ahead_s)}.`;
+  const facts = `Made ${moment(plan.made_at)} for the objective ${plan.objective}. ${plan.summary} ${plan.look_ahead_reason}`;
   const parent = plan.parent === null ? "It is the first plan, or the one before is no longer kept." : null;
   return [
     h("p", {}, facts),

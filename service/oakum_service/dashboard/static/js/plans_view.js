@@ -1,18 +1,22 @@
 // Plans made so far, and the plan that would be made now if something were otherwise.
 
-import { Unusable, button, input, link, told, valuesOf } from "./controls.js";
-import { h, setChildren, setText, table } from "./dom.js";
-import { clock, count, decimal, duration, nodes as inNodes, percent, prose } from "./format.js";
+import { Refused } from "./api.js";
+import { button, input, link, valuesOf } from "./controls.js";
+import { h, setChildren, table } from "./dom.js";
+import { forgetDraft, keepDraft, restoreDraft } from "./drafts.js";
+import { FieldFaults, Unusable, told } from "./faults.js";
+import { count, decimal, duration, moment, prose } from "./format.js";
 import { address } from "./router.js";
 
 const SHOWN = 100;
+const DRAFT = "what-if";
 const COLUMNS = [
   ["Plan", ""],
   ["Made", ""],
   ["Nodes granted", "number"],
   ["Objective", ""],
-  ["Value", "number"],
-  ["Quality", ""],
+  ["Value", "sentence"],
+  ["Proven to be", "sentence"],
   ["Solved in", "number"],
   ["Solver", ""],
 ];
@@ -26,17 +30,19 @@ const SUPPOSED = [
 
 export class PlansView {
   title = "Plans";
+  #previews = 0;
 
   constructor({ api }) {
     this.api = api;
     this.list = h("div", { class: "scroll-x", tabindex: 0, role: "region", "aria-label": "Plans" });
     this.outcome = h("div", { id: "outcome", role: "status" });
+    this.faults = new FieldFaults();
     this.element = h(
       "section",
       { class: "view" },
       h("div", { class: "view-head" }, h("h2", { tabindex: -1 }, "Plans")),
       h("section", { class: "panel part" }, h("h3", {}, "What if"), h("p", {}, "The plan that would be made now. Nothing is changed by asking."), this.#form(), this.outcome),
-      h("section", { class: "panel part" }, h("h3", {}, "Made so far"), this.list),
+      h("section", { class: "panel part" }, h("h3", {}, "Made so far"), h("p", {}, "A plan's value is the sum over all trainers, each times its weight, of what the objective gives over the plan's look-ahead. ", `The newest ${SHOWN} are here.`), this.list),
     );
   }
 
@@ -48,33 +54,44 @@ export class PlansView {
   }
 
   #form() {
+    const { faults } = this;
     const form = h(
       "form",
-      { class: "what-if" },
-      input({ name: "drain_count", label: "Nodes drained", type: "number", min: 0, max: 1000000, value: "" }),
-      input({ name: "drain", label: "Which nodes", placeholder: "n1, n2" }),
-      input({ name: "remove", label: "Without the trainer", placeholder: "its name" }),
-      input({ name: "changed", label: "With another most", placeholder: "a trainer's name" }),
-      input({ name: "max_nodes", label: "Its most nodes", type: "number", min: 1, value: "" }),
-      input({ name: "added", label: "With a further trainer", rows: 4, placeholder: "its spec, YAML or JSON" }),
-      input({ name: "objective", label: "Objective", placeholder: "as it is" }),
+      { class: "what-if", novalidate: "" },
+      faults.add("drain_count", input({ name: "drain_count", label: "Nodes drained", type: "number", min: 0, max: 1000000, value: "" })),
+      faults.add("drain", input({ name: "drain", label: "Which nodes", placeholder: "n1, n2" })),
+      faults.add("remove", input({ name: "remove", label: "Without the trainer", placeholder: "its name" })),
+      faults.add("changed", input({ name: "changed", label: "With the trainer changed", placeholder: "a trainer's name" })),
+      faults.add("change", input({ name: "max_nodes", label: "To at most, nodes", type: "number", min: 1, value: "" })),
+      faults.add("add", input({ name: "added", label: "With a further trainer", rows: 4, placeholder: "its spec, YAML or JSON" })),
+      faults.add("objective", input({ name: "objective", label: "Objective", placeholder: "as it is" })),
       h("button", { type: "submit", class: "button primary" }, "Preview"),
       button("Clear", () => {
+        this.#previews++;
         form.reset();
+        forgetDraft(DRAFT);
+        faults.mark(new Map());
         this.outcome.replaceChildren();
       }),
     );
+    restoreDraft(DRAFT, form);
+    form.addEventListener("input", ({ target }) => {
+      faults.unmark(target);
+      keepDraft(DRAFT, form);
+    });
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
-      await this.#preview(valuesOf(form));
+      await this.#preview(form);
     });
     return form;
   }
 
   /** The request for a preview, of the form's values. */
   async #supposed({ remove, drain, changed, max_nodes: most, added, ...others }) {
-    if ((changed === undefined) !== (most === undefined)) throw new Unusable("Give a trainer's name and its most nodes, or neither.");
-    const { spec } = added === undefined ? {} : await this.api.send("POST", "v1/trainers/read", { text: added });
+    if ((changed === undefined) !== (most === undefined)) {
+      throw new Unusable("Give a trainer's name and its most nodes, or neither.", changed === undefined ? "changed" : "change");
+    }
+    const spec = added === undefined ? undefined : await this.#specOf(added);
     return {
       ...others,
       ...(remove === undefined ? {} : { remove: listed(remove) }),
@@ -84,31 +101,45 @@ export class PlansView {
     };
   }
 
-  async #preview(values) {
+  async #specOf(text) {
     try {
-      const view = await this.api.send("POST", "v1/plans/preview", await this.#supposed(values));
-      this.outcome.replaceChildren(...outcomeOf(view));
+      const { spec } = await this.api.send("POST", "v1/trainers/read", { text });
+      return spec;
     } catch (error) {
-      const wrong = h("p", { class: "wrong" });
-      setText(wrong, told(error));
-      this.outcome.replaceChildren(wrong);
+      throw error instanceof Refused ? new Unusable(told(error), "add") : error;
     }
+  }
+
+  async #preview(form) {
+    const preview = ++this.#previews;
+    const wrong = this.faults.unusable();
+    let shown = [];
+    try {
+      if (wrong.size === 0) {
+        this.outcome.replaceChildren(h("p", {}, "Planning…"));
+        shown = outcomeOf(await this.api.send("POST", "v1/plans/preview", await this.#supposed(valuesOf(form))));
+        forgetDraft(DRAFT);
+      }
+    } catch (error) {
+      shown = this.faults.sort(error, wrong).map((line) => h("p", { class: "wrong" }, prose(line)));
+    }
+    if (preview !== this.#previews) return;
+    this.outcome.replaceChildren(...shown);
+    this.faults.mark(wrong);
+    this.faults.focus();
   }
 }
 
 const listed = (text) => text.split(/[\s,]+/).filter(Boolean);
 
-export function qualityOf({ optimal, gap }) {
-  return optimal ? "optimal" : `within ${percent(gap, 1)} of the bound`;
-}
-
 function row(plan) {
   const granted = plan.allocations.reduce((sum, { nodes }) => sum + nodes.length, 0);
-  return [link(`Plan ${plan.id}`, address(["plans", plan.id])), clock(plan.made_at), count(granted), plan.objective, decimal(plan.value), qualityOf(plan), duration(plan.solve_s), plan.solver];
+  return [link(`Plan ${plan.id}`, address(["plans", plan.id])), moment(plan.made_at), count(granted), plan.objective, `${decimal(plan.value)} ${plan.unit}`, plan.quality, duration(plan.solve_s), plan.solver];
 }
 
 function outcomeOf(view) {
-  const facts = `${view.objective}: ${decimal(view.value)}, ${view.optimal ? "optimal" : `at most ${decimal(view.bound)}`}, by ${view.solver} in ${duration(view.solve_s)}; ${inNodes(view.num_idle)} to give.`;
+  const idle = view.num_idle === 1 ? "1 idle node" : `${count(view.num_idle)} idle nodes`;
+  const facts = `Objective ${view.objective}. ${view.summary} ${idle} to plan with.`;
   const held = view.held ? [h("p", { class: "wrong" }, "The service is held: no plan has an effect before the hold ends.")] : [];
   const rows = view.allocations.map((each) => [each.trainer, each.is_new ? "new" : count(each.nodes_now), count(each.nodes_then), changeOf(each.gained, each.lost), prose(each.reason)]);
   const content = rows.length ? h("div", { class: "scroll-x", tabindex: 0, role: "region", "aria-label": "Supposed plan" }, table("Supposed plan", SUPPOSED, rows)) : h("p", {}, "No trainer wants nodes.");

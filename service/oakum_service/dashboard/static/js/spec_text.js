@@ -12,16 +12,20 @@ function written(value) {
   return /^[A-Za-z][\w./:-]*[\w/]$/.test(value) && !/^(true|false|null|yes|no|on|off|y|n)$/i.test(value) ? value : JSON.stringify(value);
 }
 
-/** What a field of the form holds: a number, a truth value, a text, or JSON for fields with parts. */
+/** What a field of the form holds: a number, a truth value, a text or, for fields with parts, JSON, the parts of a list, or a word. */
 export function valueFrom(text, kind) {
   if (kind === "number") return Number(text);
   if (kind === "boolean") return text === "true";
   if (kind !== "parts") return text;
-  try {
-    return JSON.parse(text);
-  } catch {
-    throw new Error(`is not JSON: write it as {"every_s": 60} or [[1, 100], [2, 190]]`);
+  if (/^[a-z]\w*$/i.test(text) && !/^(true|false|null)$/.test(text)) return text;
+  for (const list of [text, `[${text}]`]) {
+    try {
+      return JSON.parse(list);
+    } catch {
+      // Perhaps in the other way.
+    }
   }
+  throw new Error('is not JSON: write it as {"every_s": 60}, [[1, 100], [2, 190]] or 1, 2, 4');
 }
 
 /** How a field of the spec's schema is entered: the kind of its values, and the choices if there are few. */

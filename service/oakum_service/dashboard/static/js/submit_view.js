@@ -1,15 +1,20 @@
 // A new trainer: a form made from the spec's schema, checked by the service while one types.
 
-import { button, input, told } from "./controls.js";
-import { h, setText } from "./dom.js";
 import { Refused } from "./api.js";
-import { count, duration, nodes } from "./format.js";
+import { button, input } from "./controls.js";
+import { focusInstead, h, setText } from "./dom.js";
+import { forgetDraft, keepDraft, restoreDraft } from "./drafts.js";
+import { FieldFaults, linesOf, placeOf } from "./faults.js";
+import { count, duration, nodes, prose } from "./format.js";
 import { address } from "./router.js";
 import { kindOf, valueFrom, yamlOf } from "./spec_text.js";
 
 const CHECK_AFTER_MS = 350;
+const DRAFT = "submit";
+/** Statuses of what is wrong in the text itself. */
+const OF_THE_TEXT = new Set([400, 422]);
 const FIRST = [
-  ["name", "Name", "Lower-case letters, digits and hyphens; no other live trainer may have it."],
+  ["name", "Name", "1 to 63 lower-case letters, digits and hyphens, with a letter or digit first and last; no other live trainer may have it."],
   ["entrypoint", "Entrypoint", "module:function that returns the task, such as tasks.digits:task; or give a script below."],
   ["workdir", "Folder of the code", "On the service's machine and on all nodes."],
   ["arguments", "Arguments", 'For the function, such as {"width": 64}.'],
@@ -17,9 +22,9 @@ const FIRST = [
   ["epochs", "Epochs", ""],
   ["min_nodes", "Fewest nodes", ""],
   ["max_nodes", "Most nodes", ""],
-  ["sizes", "Numbers of nodes", 'The only ones that it can train on, such as [1, 2, 4, 8], or "powers_of_two".'],
+  ["sizes", "Numbers of nodes", 'The only ones that it can train on, such as 1, 2, 4, 8; powers_of_two, or any.'],
   ["priority", "Priority", "Trainers of a higher priority choose first; above 0 for administrators."],
-  ["weight", "Weight", "How much a node is worth here, beside others' 1."],
+  ["weight", "Weight", "How much a node is worth here, beside others' 1; above 0."],
 ];
 
 export class SubmitView {
@@ -30,18 +35,23 @@ export class SubmitView {
 
   constructor({ api, me }) {
     this.api = api;
-    this.form = h("form", { class: "spec-form", novalidate: "" });
+    this.faults = new FieldFaults();
+    this.form = h("form", { class: "spec-form", id: "spec-form", novalidate: "" });
     this.verdict = h("div", { id: "verdict", role: "status" });
     this.yaml = h("pre", { id: "spec-yaml", tabindex: 0, "aria-label": "The spec as YAML" });
     this.line = h("code", { id: "spec-line" });
-    this.text = h("textarea", { id: "spec-text", rows: 8, spellcheck: "false", "aria-label": "A spec, YAML or JSON" });
-    this.wrongText = h("p", { class: "wrong", role: "alert", hidden: "" });
+    this.text = h("textarea", { id: "spec-text", name: "spec-text", form: "spec-form", rows: 8, spellcheck: "false", "aria-label": "A spec, YAML or JSON", "aria-describedby": "wrong-spec-text" });
+    this.wrongText = h("div", { class: "wrong", id: "wrong-spec-text", role: "alert", hidden: "" });
     this.send = h("button", { type: "submit", class: "button primary" }, "Submit");
     const body = me.may_submit
       ? [this.#pasting(), h("section", { class: "panel part" }, h("h3", {}, "Fields"), this.form), this.#outcome()]
       : [h("p", { class: "empty" }, "Your role may not submit trainers here. An administrator can give you a token that may, or set OAKUM_TRUST_USERS.")];
     this.element = h("section", { class: "view" }, h("div", { class: "view-head" }, h("h2", { tabindex: -1 }, "New trainer")), ...body);
-    this.form.addEventListener("input", () => this.#later());
+    this.form.addEventListener("input", () => this.#type());
+    this.text.addEventListener("input", () => {
+      this.#showTextFaults([]);
+      keepDraft(DRAFT, this.form);
+    });
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.#submit();
@@ -69,21 +79,20 @@ export class SubmitView {
     this.form.append(
       h("div", { class: "spec-fields" }, ...first),
       h("details", {}, h("summary", {}, `${count(others.length)} more fields`), h("div", { class: "spec-fields" }, ...others)),
-      h("div", { class: "buttons" }, this.send, button("Clear", () => this.#fill({}))),
+      h("div", { class: "buttons" }, this.send, button("Clear", () => this.#clear())),
     );
     this.#show({});
+    if (!restoreDraft(DRAFT, this.form)) return;
+    this.text.closest("details").open = this.text.value !== "";
+    this.#later();
   }
 
   #field(name, schema, required, label = name, hint = "") {
     const { kind, choices } = kindOf(schema);
     const usual = schema.default === undefined || schema.default === "" ? "" : kind === "parts" ? JSON.stringify(schema.default) : String(schema.default);
     const made = input({ name, label: required.includes(name) ? `${label} (needed)` : label, hint, ...(choices ? { choices: ["", ...choices] } : { placeholder: usual, inputmode: kind === "number" ? "decimal" : null }) });
-    const control = made.querySelector("input, select");
-    const wrong = h("p", { class: "wrong", id: `wrong-${name}`, hidden: "" });
-    control.setAttribute("aria-describedby", [control.getAttribute("aria-describedby"), wrong.id].filter(Boolean).join(" "));
-    made.append(wrong);
-    this.#fields.set(name, { control, wrong, kind });
-    return made;
+    this.#fields.set(name, { control: made.querySelector("input, select"), kind });
+    return this.faults.add(name, made);
   }
 
   #pasting() {
@@ -108,17 +117,51 @@ export class SubmitView {
     );
   }
 
+  /** Fills the fields from the text, and tells what is wrong in it at its lines. */
   async #use() {
+    let found;
     try {
-      const { spec } = await this.api.send("POST", "v1/trainers/read", { text: this.text.value });
-      const unknown = Object.keys(spec).filter((name) => !this.#fields.has(name));
-      this.wrongText.hidden = unknown.length === 0;
-      setText(this.wrongText, unknown.length ? `These are no fields of a spec, and are left out: ${unknown.join(", ")}` : "");
+      const { spec, lines } = await this.api.send("POST", "v1/trainers/read", { text: this.text.value });
+      this.isSent = true; // A file is meant as a whole: what it lacks is wrong.
       this.#fill(spec);
+      found = (await this.#faultsOf(spec)).map((line) => ({ line, at: lineAt(placeOf(line), lines), isLeftOut: line.startsWith("unknown field") }));
     } catch (error) {
-      setText(this.wrongText, told(error));
-      this.wrongText.hidden = false;
+      const isOfText = OF_THE_TEXT.has(error.status);
+      found = linesOf(error).map((line) => ({ line, at: isOfText ? Number(/\bline (\d+)/.exec(line)?.[1] ?? 1) : null }));
     }
+    this.#showTextFaults(found);
+    if (found.every(({ at }) => at === null)) return;
+    this.#select(Math.min(...found.map(({ at }) => at ?? Infinity)));
+  }
+
+  /** What the service has against the spec, as it is written. */
+  async #faultsOf(spec) {
+    try {
+      await this.api.send("POST", "v1/trainers/check", spec);
+      return [];
+    } catch (error) {
+      if (error instanceof Refused) return linesOf(error);
+      throw error;
+    }
+  }
+
+  #showTextFaults(found) {
+    this.wrongText.hidden = found.length === 0;
+    this.wrongText.replaceChildren(
+      ...found.map(({ line, at, isLeftOut }) =>
+        h("p", {}, at === null ? null : button(`Line ${at}`, () => this.#select(at), { class: "place" }), at === null ? null : " ", `${prose(line)}${isLeftOut ? " It is left out of the fields." : ""}`),
+      ),
+    );
+    if (found.some(({ at }) => at !== null)) this.text.setAttribute("aria-invalid", "true");
+    else this.text.removeAttribute("aria-invalid");
+  }
+
+  /** Shows a line of the text, and puts the focus there. */
+  #select(number) {
+    const lines = this.text.value.split("\n");
+    const begin = lines.slice(0, number - 1).reduce((sum, { length }) => sum + length + 1, 0);
+    this.text.focus();
+    this.text.setSelectionRange(begin, begin + (lines[number - 1]?.length ?? 0));
   }
 
   #fill(spec) {
@@ -126,6 +169,19 @@ export class SubmitView {
       const value = spec[name];
       control.value = value === undefined || value === null ? "" : kind === "parts" ? JSON.stringify(value) : String(value);
     }
+    this.#type();
+  }
+
+  #clear() {
+    this.isSent = false;
+    this.text.value = "";
+    this.#showTextFaults([]);
+    this.#fill({});
+    forgetDraft(DRAFT);
+  }
+
+  #type() {
+    keepDraft(DRAFT, this.form);
     this.#later();
   }
 
@@ -167,36 +223,17 @@ export class SubmitView {
         const found = await this.api.send("POST", "v1/trainers/dry-run", { spec });
         outcome = foreseen(found);
       } catch (error) {
-        outcome = this.#tell(error, wrong);
+        outcome = this.faults.sort(error, wrong).map(asWrong);
       }
     }
     if (check !== this.#checks) return;
     this.#mark(wrong);
-    this.verdict.replaceChildren(...(wrong.size ? [h("p", { class: "wrong" }, `To be changed: ${[...wrong.keys()].join(", ")}.`)] : []), ...outcome);
+    this.verdict.replaceChildren(...(wrong.size ? [asWrong(`To be changed: ${[...wrong.keys()].join(", ")}.`)] : []), ...outcome);
   }
 
-  /** Puts the service's lines to their fields; what belongs to none is returned. */
-  #tell(error, wrong) {
-    const lines = error instanceof Refused && error.errors.length ? error.errors : [told(error)];
-    const rest = [];
-    for (const line of lines) {
-      const name = [...this.#fields.keys()].find((field) => new RegExp(`^(body\\.|spec\\.)*${field}\\b`).test(line)) ?? [...this.#fields.keys()].find((field) => line.includes(`'${field}'`));
-      if (name) wrong.set(name, line);
-      else rest.push(h("p", { class: "wrong" }, line));
-    }
-    return rest;
-  }
-
+  /** A field that nobody has touched is not yet wrong. */
   #mark(wrong) {
-    for (const [name, { control, wrong: place }] of this.#fields) {
-      const line = wrong.get(name);
-      // A field that nobody has touched is not yet wrong.
-      const isShown = line !== undefined && (control.value !== "" || this.isSent);
-      place.hidden = !isShown;
-      setText(place, isShown ? line : "");
-      if (isShown) control.setAttribute("aria-invalid", "true");
-      else control.removeAttribute("aria-invalid");
-    }
+    this.faults.mark(new Map([...wrong].filter(([name]) => this.isSent || this.#fields.get(name).control.value !== "")));
   }
 
   async #submit() {
@@ -208,21 +245,29 @@ export class SubmitView {
     try {
       if (wrong.size === 0) {
         const made = await this.api.send("POST", "v1/trainers", spec);
+        forgetDraft(DRAFT);
         location.hash = address(["trainers", made.id]);
         return;
       }
     } catch (error) {
-      rest = this.#tell(error, wrong);
+      rest = this.faults.sort(error, wrong);
     } finally {
       this.send.disabled = false;
     }
     this.#checks++;
     this.#mark(wrong);
-    this.verdict.replaceChildren(h("p", { class: "wrong", role: "alert" }, "It was not submitted."), ...rest);
-    const first = [...wrong.keys()].map((name) => this.#fields.get(name).control)[0];
-    first?.closest("details")?.setAttribute("open", "");
-    first?.focus();
+    this.verdict.replaceChildren(h("p", { class: "wrong", role: "alert" }, "It was not submitted."), ...rest.map(asWrong));
+    if (!this.faults.focus()) focusInstead(this.send, this.form);
   }
+}
+
+const asWrong = (line) => h("p", { class: "wrong" }, prose(line));
+
+/** The line on which a place of the spec stands, or the smallest part around it; null where it does not. */
+function lineAt(place, lines) {
+  const parts = place.split(".");
+  while (parts.length && !Object.hasOwn(lines, parts.join("."))) parts.pop();
+  return lines[parts.join(".")] ?? null;
 }
 
 function foreseen({ nodes: granted, num_idle: idle, reason, start_in_s: start, finish_in_s: finish, held, changed }) {

@@ -6,10 +6,10 @@ import { count, duration, nodeTime, nodeTimeUnit, percent, rate } from "./format
 export function showSummary(element, cluster, trainers) {
   const tiles = [training(cluster), unused(cluster, trainers), share(cluster), delay(cluster), throughput(trainers)];
   setChildren(element, tiles, () =>
-    tiles.map(({ title, value, unit, note }) =>
+    tiles.map(({ title, value, unit, note, isExceeded = false }) =>
       h(
         "div",
-        { class: "tile" },
+        { class: `tile${isExceeded ? " exceeded" : ""}` },
         h("dt", {}, title),
         h("dd", { class: "figure" }, value, unit ? h("span", { class: "unit" }, unit) : null),
         h("dd", { class: "note" }, note),
@@ -58,19 +58,29 @@ function share(cluster) {
   return {
     title: "Idle node-time used",
     value: cluster.idle_node_s > 0 ? percent(cluster.used_node_s / cluster.idle_node_s) : "–",
-    note: `${used} of ${whole} ${unit}`,
+    note: `${used} of ${whole} ${unit} in 7 days${lost(cluster)}`,
+    isExceeded: cluster.exceeds_lost_share,
   };
+}
+
+/** What of the lent time brought nothing, and the limit of that share. */
+function lost({ lost_share: part, limit_lost_share: limit, exceeds_lost_share: isExceeded }) {
+  return part === null ? "" : `; ${percent(part, 1)} of the node-time lent this month was lost${limitOf(limit, isExceeded, (value) => percent(value, 1))}`;
+}
+
+/** A limit in words, which also say whether it is exceeded: colours alone would not do. */
+function limitOf(limit, isExceeded, write) {
+  return limit === null ? "" : `, ${isExceeded ? "over" : "within"} the limit of ${write(limit)}`;
 }
 
 function delay(cluster) {
   const known = cluster.foreground_delay_p99_s !== null;
   const starts = `${count(cluster.foreground_jobs_started)} ${cluster.foreground_jobs_started === 1 ? "start" : "starts"}`;
   return {
-    title: h("a", { href: "#/delays" }, "Foreground start delay, p99"),
+    title: h("a", { href: "#/delays" }, "Foreground start delay, p99 of 7 days"),
     value: known ? duration(cluster.foreground_delay_p99_s) : "–",
-    note: known
-      ? `at most ${duration(cluster.foreground_delay_max_s)} in ${starts}`
-      : `${starts} so far, none delayed`,
+    note: (known ? `at most ${duration(cluster.foreground_delay_max_s)} in ${starts}` : `${starts} so far, none delayed`) + limitOf(cluster.limit_delay_p99_s, cluster.exceeds_delay_p99, duration),
+    isExceeded: cluster.exceeds_delay_p99,
   };
 }
 
@@ -82,7 +92,7 @@ function throughput(trainers) {
     .map((status) => [status, trainers.filter((trainer) => trainer.status === status).length])
     .filter(([status, number]) => number || status === "running");
   return {
-    title: "Throughput, all trainers",
+    title: "Throughput, sum over all models",
     value: known.length || !running.length ? rate(total) : rate(null),
     unit: "samples/s",
     note: [

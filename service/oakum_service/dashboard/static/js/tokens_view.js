@@ -1,14 +1,14 @@
 // Tokens: whose they are, until when they are valid, and making, replacing and revoking them.
 
 import { ask, button } from "./controls.js";
-import { h, setText } from "./dom.js";
-import { clock, count, day, duration } from "./format.js";
+import { focusInstead, h, setText } from "./dom.js";
+import { count, duration, moment } from "./format.js";
 import { Listing } from "./listing.js";
 import { serviceNow } from "./time.js";
 
 const DAY_S = 86400;
 const isOver = (at) => at !== null && at <= serviceNow();
-const moment = (at) => (at === null ? "–" : `${day(at)} ${clock(at, false)}`);
+const whole = (at) => (at === null ? "–" : moment(at, false));
 
 export class TokensView {
   title = "Tokens";
@@ -55,9 +55,9 @@ export class TokensView {
       { key: "name", title: "Holder", kind: "", of: ({ name }) => name },
       { key: "role", title: "Role", kind: "", of: ({ role }) => role },
       { key: "label", title: "Label", kind: "", of: ({ label }) => label },
-      { key: "created", title: "Made", kind: "", of: ({ created_at: at }) => at, shown: ({ created_at: at }) => moment(at) },
-      { key: "expires", title: "Valid until", kind: "", of: ({ expires_at: at }) => at, shown: ({ expires_at: at }) => (at === null ? "it is revoked" : isOver(at) ? `expired ${moment(at)}` : moment(at)) },
-      { key: "used", title: "Last use", kind: "", of: ({ used_at: at }) => at, shown: ({ used_at: at }) => (at === null ? "never" : moment(at)) },
+      { key: "created", title: "Made", kind: "", of: ({ created_at: at }) => at, shown: ({ created_at: at }) => whole(at) },
+      { key: "expires", title: "Valid until", kind: "", of: ({ expires_at: at }) => at, shown: ({ expires_at: at }) => (at === null ? "it is revoked" : isOver(at) ? `expired ${whole(at)}` : whole(at)) },
+      { key: "used", title: "Last use", kind: "", of: ({ used_at: at }) => at, shown: ({ used_at: at }) => (at === null ? "never" : whole(at)) },
       { key: "acts", title: "", kind: "", of: () => null, shown: (row) => this.#acts(row) },
     ];
   }
@@ -74,7 +74,7 @@ export class TokensView {
       { name: "name", label: "Holder", maxlength: 63, required: "", hint: "The user's name, by which trainers are owned." },
       { name: "role", label: "Role", choices: ["user", "viewer", "admin", "hook"], value: "user" },
       { name: "label", label: "Label", maxlength: 63, hint: "What it is for." },
-      { name: "days", label: "Valid for days", type: "number", min: 0, step: "any", hint: "Empty: until it is revoked." },
+      { name: "days", sends: "expires_in_s", label: "Valid for days", type: "number", min: 0.01, max: 36500, step: "any", hint: "Empty: until it is revoked." },
     ];
     ask({ title: "Make a token", fields, action: "Make it" }, async ({ days, ...given }) => {
       const expiry = days === undefined ? {} : { expires_in_s: days * DAY_S };
@@ -83,8 +83,8 @@ export class TokensView {
   }
 
   #rotate(row) {
-    const fields = [{ name: "hours", label: "The old one stays valid for hours", type: "number", min: 0, max: 720, step: "any", value: 1 }];
-    ask({ title: `Replace ${row.name}'s token?`, text: "A new one with the same role is made.", fields, action: "Replace" }, async ({ hours = 0 }) => {
+    const fields = [{ name: "hours", sends: "overlap_s", label: "The old one stays valid for hours", type: "number", required: "", min: 0, max: 720, step: "any", value: 1, hint: "0: it is refused from now on." }];
+    ask({ title: `Replace ${row.name}'s token?`, text: "A new one with the same role is made.", fields, action: "Replace" }, async ({ hours }) => {
       this.#show(await this.api.send("POST", `v1/tokens/${encodeURIComponent(row.id)}/rotate`, { overlap_s: hours * 3600 }));
     });
   }
@@ -114,6 +114,7 @@ export class TokensView {
     const away = button("I have it", () => {
       shown.remove();
       this.made.hidden = this.made.children.length === 0;
+      focusInstead(away, this.made);
     });
     shown.append(h("div", { class: "buttons" }, copy, away, said));
     this.made.prepend(shown);

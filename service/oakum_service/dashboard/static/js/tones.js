@@ -1,7 +1,9 @@
-// One colour for each trainer, the same everywhere on the page for as long as the page is open.
+// One colour for each trainer, the same on every page and in every tab of this browser, also after it was closed.
 
-export const NUM_TONES = 8;
-const byName = new Map();
+const NUM_TONES = 8;
+const KEPT = "oakum-tones";
+const MOST_KEPT = 2000;
+const tones = new Map(kept());
 
 /** Gives colours in order of submission, so that neighbours in time differ. */
 export function assignTones(trainers) {
@@ -9,6 +11,35 @@ export function assignTones(trainers) {
 }
 
 export function tone(name) {
-  if (!byName.has(name)) byName.set(name, byName.size % NUM_TONES);
-  return `tone-${byName.get(name)}`;
+  const key = hashOf(name);
+  if (!tones.has(key)) {
+    for (const [other, number] of kept()) tones.set(other, number); // another tab may have met it first
+    if (!tones.has(key)) remember(key);
+  }
+  return `tone-${tones.get(key)}`;
+}
+
+/** A number in place of the name: what stays in the browser tells nobody what was trained. */
+function hashOf(name) {
+  let hash = 0x811c9dc5;
+  for (const character of name) hash = Math.imul(hash ^ character.codePointAt(0), 0x01000193) >>> 0;
+  return hash;
+}
+
+function remember(key) {
+  const newest = [...tones.values()].at(-1) ?? -1;
+  tones.set(key, (newest + 1) % NUM_TONES);
+  try {
+    localStorage.setItem(KEPT, JSON.stringify([...tones].slice(-MOST_KEPT)));
+  } catch {
+    // Without storage, colours hold for as long as the page is open.
+  }
+}
+
+function kept() {
+  try {
+    return JSON.parse(localStorage.getItem(KEPT) ?? "[]").filter(([key, number]) => Number.isInteger(key) && [0, 1, 2, 3, 4, 5, 6, 7].includes(number));
+  } catch {
+    return [];
+  }
 }

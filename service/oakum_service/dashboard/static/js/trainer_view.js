@@ -5,6 +5,7 @@ import { Charts } from "./charts.js";
 import { link } from "./controls.js";
 import { h, setChildren, setText, table } from "./dom.js";
 import { downloads } from "./downloads.js";
+import { told } from "./faults.js";
 import { clock, count, decimal, metric, percent, rate } from "./format.js";
 import { Log } from "./log.js";
 import { address } from "./router.js";
@@ -33,21 +34,22 @@ export class TrainerView {
     this.heading = h("h2", { tabindex: -1 }, this.ref);
     this.buttons = h("div", { class: "buttons", id: "actions" });
     this.body = h("div", {});
+    this.notes = h("p", { class: "notes panel", hidden: "" });
     this.why = h("p", { class: "why" });
     this.traceback = h("pre", { class: "traceback", tabindex: 0 });
     this.more = h("div", { class: "more" });
     this.log = new Log((tail) => api.get(`${this.path}/logs?tail=${tail}`), refresh);
-    this.element = h("section", { class: "view" }, h("div", { class: "view-head" }, this.heading, this.buttons), this.body, this.traceback, this.more, this.log.element);
+    this.element = h("section", { class: "view" }, h("div", { class: "view-head" }, this.heading, this.buttons), this.notes, this.body, this.traceback, this.more, this.log.element);
   }
 
   async refresh() {
-    const [view, told] = await Promise.all([this.api.get(this.path), this.api.get(`${this.path}/explain`)]);
+    const [view, explained] = await Promise.all([this.api.get(this.path), this.api.get(`${this.path}/explain`)]);
     this.title = view.name;
     setText(this.heading, view.name);
-    this.#show(view, told);
+    this.#show(view, explained);
     if (view.is_private) return;
     const [, { evaluations }] = await Promise.all([this.#showSeries(), this.api.get(`${this.path}/evaluations?newest=true&limit=${MOST_EVALUATIONS}`)]);
-    this.#showMore(view, told, evaluations);
+    this.#showMore(view, explained, evaluations);
     await this.log.refresh();
   }
 
@@ -61,10 +63,12 @@ export class TrainerView {
 
   #zoom(range) {
     this.#range = range;
-    this.#showSeries().catch((error) => console.warn(`The range is not loaded: ${error.message}`));
+    this.#showSeries().catch((error) => {
+      if (range === this.#range) this.#card.charts.showFault(`The points of this range did not come. ${told(error)}`, () => this.#zoom(range));
+    });
   }
 
-  #show(view, told) {
+  #show(view, { plan }) {
     if (this.#card === null) {
       this.#card = new Card(view, new Charts({ zoomable: true, onRange: (range) => this.#zoom(range) }));
       this.body.append(this.#card.element, this.why);
@@ -72,8 +76,11 @@ export class TrainerView {
     this.#card.show(view);
     const key = [view.state, view.status, view.spec, view.checkpoint_step, view.nodes.length, this.me];
     setChildren(this.buttons, key, () => trainerButtons(view, this.me, this.api, this.done));
-    this.why.hidden = told.plan === null;
-    setChildren(this.why, [told.plan], () => ["Its nodes follow from ", link(`plan ${told.plan}`, address(["plans", told.plan])), "."]);
+    const notes = view.spec.notes ?? "";
+    setText(this.notes, notes);
+    this.notes.hidden = notes === "";
+    this.why.hidden = plan === null;
+    setChildren(this.why, [plan], () => ["Its nodes follow from ", link(`plan ${plan}`, address(["plans", plan])), "."]);
     setText(this.traceback, view.traceback);
     this.traceback.hidden = view.traceback === "";
     this.log.element.hidden = view.is_private;
@@ -110,8 +117,8 @@ function evaluationsOf(evaluations, best) {
     const values = names.map((name) => (name in metrics ? metric(name, metrics[name]) : "–"));
     return [`${count(step)}${best?.step === step ? " (best)" : ""}`, clock(at)].concat(values);
   });
-  const told = best === null ? [] : [h("p", {}, `Best ${best.metric}: ${decimal(best.value)} at step ${count(best.step)}.`)];
-  return [...told, scrolling("Evaluations", table("Evaluations", columns, rows))];
+  const chosen = best === null ? [] : [h("p", {}, `Best ${best.metric}: ${decimal(best.value)} at step ${count(best.step)}.`)];
+  return [...chosen, scrolling("Evaluations", table("Evaluations", columns, rows))];
 }
 
 function checkpointsOf({ name, checkpoint_step: step, checkpoint_folder: folder, best }) {

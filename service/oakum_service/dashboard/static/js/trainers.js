@@ -5,6 +5,7 @@ import { link } from "./controls.js";
 import { byId, h, setChildren, setText, table } from "./dom.js";
 import { clock, count, decimal, duration, metric, nodes, percent, prose } from "./format.js";
 import { address } from "./router.js";
+import { chips, tagsOf } from "./tags.js";
 import { serviceNow } from "./time.js";
 import { Times } from "./times.js";
 import { tone } from "./tones.js";
@@ -94,6 +95,7 @@ export class Card {
     this.bar = h("div", { class: "bar" });
     this.progress = h("div", { class: "progress", role: "progressbar", "aria-valuemin": 0, "aria-valuemax": 100 }, this.bar);
     this.done = h("p", { class: "done" });
+    this.tags = h("p", { class: "chips", hidden: "" });
     this.message = h("p", { class: "message" });
     this.facts = h("dl", { class: "facts" });
     this.charts = charts;
@@ -103,7 +105,7 @@ export class Card {
       "article",
       { class: `trainer panel ${tone(view.name)}`, "data-trainer": view.id },
       h("header", {}, h("h3", {}, this.name), this.badge, this.size),
-      this.progress, this.done, this.message, this.charts.element, this.times.element, this.facts, this.reason,
+      this.progress, this.done, this.tags, this.message, this.charts.element, this.times.element, this.facts, this.reason,
     );
   }
 
@@ -122,6 +124,9 @@ export class Card {
     this.badge.className = `badge ${view.status}`;
     setText(this.size, sizeOf(view));
     this.#showProgress(view);
+    const tags = tagsOf(view);
+    this.tags.hidden = tags.length === 0;
+    setChildren(this.tags, tags, () => chips(tags));
     const wrong = prose(ENDED.has(view.state) ? view.message : view.condition);
     setText(this.message, wrong);
     this.message.hidden = !wrong;
@@ -194,7 +199,7 @@ function factsOf(view) {
   const live = !ENDED.has(view.state);
   return [
     ...Object.entries(view.metrics).map(([name, value]) => [sentence(name), metric(name, value)]),
-    ["Batch", count(view.global_batch ?? view.spec.global_batch)],
+    ["Batch", `${count(view.global_batch ?? view.spec.global_batch)} samples`],
     ...(view.learning_rate === null ? [] : [["Learning rate", decimal(view.learning_rate)]]),
     ...(view.is_private ? [["User", `${view.user ?? "unknown"}, who alone sees losses and errors`]] : []),
     ...(live ? [["Granted", nodes(view.granted.length)]] : []),

@@ -1,11 +1,15 @@
 // All trainers as a table: to search, narrow and sort, and to pause or cancel several at once.
 
 import { mayChange } from "./actions.js";
-import { ask, button, link, told } from "./controls.js";
-import { h, setText } from "./dom.js";
+import { ask, button, link } from "./controls.js";
+import { focusInstead, h, setText } from "./dom.js";
+import { told } from "./faults.js";
 import { count, decimal, duration, percent, prose, rate } from "./format.js";
 import { Listing } from "./listing.js";
 import { address } from "./router.js";
+import { SavedViews } from "./saved_views.js";
+import { seenTrainers } from "./seen_trainer.js";
+import { chips, tagsOf } from "./tags.js";
 import { serviceNow } from "./time.js";
 import { TrainerList } from "./trainer_list.js";
 import { ENDED, shareOf, timeLeft } from "./trainers.js";
@@ -42,7 +46,13 @@ export class TrainersView {
       filter: FILTER,
       empty: "There is no trainer yet. “oakum submit” hands one in, as does “New trainer” above.",
       unit: (size) => (size === 1 ? "1 trainer" : `${count(size)} trainers`),
-      searchHint: "name, user or state",
+      searchHint: "name, user, state or tag",
+      groups: [
+        ["user", "user", ({ user }) => user],
+        ["state", "state", ({ status }) => status],
+        ["tags", "tags", (row) => tagsOf(row).toSorted().join(", ")],
+      ],
+      views: new SavedViews({ parts, user: me.name }),
       parts,
       query,
     });
@@ -83,6 +93,7 @@ export class TrainersView {
       number("left", "Time left", timeLeft, (seconds) => duration(Math.round(seconds))),
       number("age", "Age", ({ submitted_at: at }) => serviceNow() - at, (seconds) => duration(Math.round(Math.max(0, seconds)))),
       number("loss", "Loss", ({ loss }) => loss, decimal),
+      { key: "tags", title: "Tags", kind: "", of: (row) => tagsOf(row).join(", ") || null, shown: (row) => (tagsOf(row).length ? { key: tagsOf(row), make: () => h("span", { class: "chips" }, ...chips(tagsOf(row))) } : "–") },
       { key: "wrong", title: "What is wrong", kind: "sentence", of: (row) => prose(ENDED.has(row.state) ? row.message : row.condition) || null },
     ];
   }
@@ -103,21 +114,26 @@ export class TrainersView {
 
   #showChosen() {
     const size = this.#chosen.size;
-    for (const act of [this.pause, this.cancel]) act.disabled = size === 0;
+    for (const act of [this.pause, this.cancel]) {
+      act.disabled = size === 0;
+      if (act.disabled && act === document.activeElement) focusInstead(act, this.list.element);
+    }
     setText(this.pause, size ? `Pause ${count(size)}…` : "Pause…");
     setText(this.cancel, size ? `Cancel ${count(size)}…` : "Cancel…");
   }
 
   #pauseChosen() {
     const fields = [{ name: "reason", label: "Reason", maxlength: 500 }];
+    const trainers = seenTrainers(this.api, this.#chosen);
     ask({ title: `Pause ${this.list.unit(this.#chosen.size)}?`, text: `They get no node until someone ends the pause: ${this.#names()}.`, fields, action: "Pause" }, ({ reason = "" }) =>
-      this.#each((path) => this.api.send("PUT", `${path}/pause`, { reason })),
+      this.#each(trainers, (trainer) => trainer.pause(reason)),
     );
   }
 
   #cancelChosen() {
+    const trainers = seenTrainers(this.api, this.#chosen);
     ask({ title: `Cancel ${this.list.unit(this.#chosen.size)}?`, text: `They end at their next step boundaries, and their newest checkpoints are kept: ${this.#names()}.`, action: "Cancel them", danger: true }, () =>
-      this.#each((path) => this.api.send("POST", `${path}/cancel`)),
+      this.#each(trainers, (trainer) => trainer.cancel()),
     );
   }
 
@@ -125,16 +141,16 @@ export class TrainersView {
     return this.#rows.filter(({ id }) => this.#chosen.has(id)).map(({ name }) => name).join(", ");
   }
 
-  /** Does the same to each that is chosen, and tells with whom that did not succeed, and why; these stay chosen. */
-  async #each(act) {
+  /** Does the same to each that is still chosen, and tells with whom that did not succeed, and why; these stay chosen. */
+  async #each(trainers, act) {
     const refused = [];
-    const all = [...this.#chosen];
-    for (const id of all) {
+    const all = trainers.filter(({ id }) => this.#chosen.has(id));
+    for (const trainer of all) {
       try {
-        await act(`v1/trainers/${encodeURIComponent(id)}`);
-        this.#chosen.delete(id);
+        await act(trainer);
+        this.#chosen.delete(trainer.id);
       } catch (error) {
-        const name = this.#rows.find((row) => row.id === id)?.name ?? id;
+        const name = this.#rows.find(({ id }) => id === trainer.id)?.name ?? trainer.id;
         refused.push(`${name}: ${told(error)}`);
       }
     }

@@ -52,8 +52,8 @@ export class UsersView {
     return this.ledger;
   }
 
-  async refresh(_, cluster) {
-    const [{ quotas }, ledger] = await Promise.all([this.api.get("v1/quotas"), this.#readLedger()]);
+  async refresh(_, asked) {
+    const [cluster, { quotas }, ledger] = await Promise.all([asked, this.api.get("v1/quotas"), this.#readLedger()]);
     const rows = new Map();
     const rowOf = (user) => {
       if (!rows.has(user)) rows.set(user, { user, trainers: 0, nodes: 0, week: 0, month: 0, all: 0, good: 0, delay: 0, limits: { trainers: null, nodes: null, node_hours: null } });

@@ -1,4 +1,4 @@
-// Which view an address shows.
+// Which view an address shows, and the links that lead there.
 
 import { AuditView } from "./audit_view.js";
 import { CompareView } from "./compare_view.js";
@@ -13,26 +13,34 @@ import { TrainerView } from "./trainer_view.js";
 import { TrainersView } from "./trainers_view.js";
 import { UsersView } from "./users_view.js";
 
+// In order of the navigation's links; a view without a link is reached from another one. `needs` is what whoever is
+// signed in has to have for the link to be shown.
 const VIEWS = [
-  [/^trainers\/[^/]+$/, TrainerView],
-  [/^trainers$/, TrainersView],
-  [/^nodes$/, NodesView],
-  [/^users$/, UsersView],
-  [/^delays$/, DelaysView],
-  [/^tokens$/, TokensView],
-  [/^audit$/, AuditView],
-  [/^submit$/, SubmitView],
-  [/^compare$/, CompareView],
-  [/^plans$/, PlansView],
-  [/^plans\/\d+$/, PlanView],
+  { path: "trainers", View: TrainersView, link: "Trainers" },
+  { path: /^trainers\/[^/]+$/, View: TrainerView },
+  { path: "compare", View: CompareView, link: "Compare" },
+  { path: "plans", View: PlansView, link: "Plans" },
+  { path: /^plans\/\d+$/, View: PlanView },
+  { path: "nodes", View: NodesView, link: "Nodes" },
+  { path: "users", View: UsersView, link: "Users" },
+  { path: "delays", View: DelaysView, link: "Delays" },
+  { path: "tokens", View: TokensView, link: "Tokens" },
+  { path: "audit", View: AuditView, link: "Audit" },
+  { path: "submit", View: SubmitView, link: "New trainer", needs: "may_submit" },
 ];
 
-/** A new view for the place; null for the overview, which is always there. */
+/** The navigation's links for whoever is signed in: the overview, which is always there, then those of the views. */
+export function viewLinks(me) {
+  const shown = VIEWS.filter(({ link, needs }) => link && (needs === undefined || me[needs]));
+  return [{ path: "", link: "Overview" }, ...shown].map(({ path, link }) => h("a", { href: `#/${path}`, "data-view": path }, link));
+}
+
+/** A new view for the place; null for the overview. */
 export function viewAt(place, context) {
   if (place.parts.length === 0) return null;
-  const path = place.parts.join("/");
-  const found = VIEWS.find(([pattern]) => pattern.test(path));
-  const [, View] = found ?? [null, NoView];
+  const asked = place.parts.join("/");
+  const found = VIEWS.find(({ path }) => (path instanceof RegExp ? path.test(asked) : path === asked));
+  const View = found?.View ?? NoView;
   return new View({ ...context, ...place });
 }
 

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 from oakum_service.errors import ServiceError
 from oakum_service.instruments import HOOK_S
 from oakum_service.schedulers.port import HookKind
-from oakum_service.schedulers.slurm.hooks.desk import SlurmHookDesk
+from oakum_service.schedulers.slurm.hooks.intake import SlurmHookIntake
 from oakum_service.schedulers.slurm.hooks.missed import heard_of
 from oakum_service.schedulers.slurm.hooks.report import Hook, HookReport, check_form, check_nodes, num_nodes
 
@@ -91,11 +91,11 @@ class HeardHooks(BaseModel):
     """Empty for a job of which none has told."""
 
 
-def _desk(request: Request) -> SlurmHookDesk:
+def _intake(request: Request) -> SlurmHookIntake:
     """Who takes the reports that come to this app."""
-    desk = request.app.state.hook_desks["slurm"]
-    assert isinstance(desk, SlurmHookDesk)
-    return desk
+    intake = request.app.state.hook_intakes["slurm"]
+    assert isinstance(intake, SlurmHookIntake)
+    return intake
 
 
 def _check_nodes(events: Sequence[HookDocument]) -> None:
@@ -120,7 +120,7 @@ async def take_hook_events(documents: HookDocuments, request: Request) -> None:
         return
     await asyncio.to_thread(_check_nodes, documents.events)
     now = time.time()
-    written = _desk(request).writer.submit([document.report(now) for document in documents.events])
+    written = _intake(request).writer.submit([document.report(now) for document in documents.events])
     try:
         with HOOK_S.time():
             await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(written)), _PATIENCE_S)
@@ -132,6 +132,6 @@ async def take_hook_events(documents: HookDocuments, request: Request) -> None:
 def show_heard_hooks(job_id: Annotated[int, Path(ge=1, lt=2**63)], request: Request) -> HeardHooks:
     """Say which hooks have told of a job of Slurm's: an admin who has installed them wants to know whether Slurm
     runs them."""
-    with _desk(request).readers.begin() as session:
+    with _intake(request).readers.begin() as session:
         heard = heard_of(session, [job_id]).get(job_id, {})
     return HeardHooks.model_validate({"job_id": job_id, "heard": heard})

@@ -9,7 +9,16 @@ import time
 from oakum_service.config import Settings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
-from oakum_service.schedulers.slurm.preflight import database, hooks_run, limits, node, plugins, power, preemption
+from oakum_service.schedulers.slurm.preflight import (
+    database,
+    hooks_run,
+    limits,
+    node,
+    plugins,
+    power,
+    preemption,
+    slots,
+)
 from oakum_service.schedulers.slurm.preflight.facts import SiteFacts, gather
 from oakum_service.schedulers.slurm.preflight.finding import Level, PreflightFinding, error, note, ok, warning
 from oakum_service.schedulers.slurm.reading.sources import open_source
@@ -23,7 +32,10 @@ def check_cluster(settings: Settings, *, job: bool = True, wait_s: int = 30) -> 
         settings: The service's settings.
         job: Whether to run a job on a node.
         wait_s: Seconds that the job may wait for a node.
+
+    Raises `ConfigurationError` where other accounts may have made the data directory.
     """
+    settings.check_data_dir()
     user = _account_name()
     try:
         facts = gather(SlurmCommands(settings.slurm), settings.slurm, user)
@@ -45,6 +57,7 @@ def judge(facts: SiteFacts, settings: Settings, user: str) -> list[PreflightFind
         *limits.check(facts, settings.slurm),
         *preemption.check(facts, settings.slurm),
         *power.check(facts, settings.slurm),
+        *slots.check(facts, settings.slurm),
     ]
 
 

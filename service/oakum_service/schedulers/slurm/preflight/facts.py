@@ -85,7 +85,8 @@ def submit_options(settings: SlurmSettings) -> list[str]:
     given = {"partition": settings.partition, "qos": settings.qos, "account": settings.account}
     further = {name: value for name, value in settings.options.items() if name not in given}
     chosen = {name: value for name, value in given.items() if value} | further
-    return ["--nodes=1", "--exclusive", *(f"--{name}={value}" for name, value in chosen.items())]
+    part = ["--gres=gpu:1"] if settings.slots == "gpu" else ["--exclusive"]
+    return ["--nodes=1", *part, *(f"--{name}={value}" for name, value in chosen.items())]
 
 
 def _test_only(commands: SlurmCommands, settings: SlurmSettings) -> str:

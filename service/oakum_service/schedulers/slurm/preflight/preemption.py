@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.configuration import seconds
+from oakum_service.schedulers.slurm.node_names import unfold
 from oakum_service.schedulers.slurm.preflight.facts import SiteFacts
 from oakum_service.schedulers.slurm.preflight.finding import PreflightFinding, error, note, ok, warning
-from oakum_service.schedulers.slurm.snapshot import unfold
 
 SHORT_GRACE_S = 10.0
 """A grace below this is too short: a fragment leaves within 2 s, but one that holds its trainer's last copy

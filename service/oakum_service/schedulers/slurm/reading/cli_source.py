@@ -22,6 +22,9 @@ _EVERY_JOB = ("--all", "--states=all")
 """Include jobs that have ended: slurmctld sends them in any case, and some of them tell which nodes it has
 taken from us."""
 
+_ALL_OF_EACH_NODE = ("scontrol", "--all", "--oneliner", "--details", "show", "nodes")
+"""With what jobs have of each node's GRES, which is a detail to `scontrol`."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -97,7 +100,7 @@ class CliSource:
             return payloads.read_nodes(*answer)
         if dialect.json:
             return payloads.read_nodes(*self._ask(dialect, "sinfo", "--all", dialect.json_option))
-        return text.read_nodes(*self._ask(dialect, "scontrol", "--all", "--oneliner", "show", "nodes"))
+        return text.read_nodes(*self._ask(dialect, *_ALL_OF_EACH_NODE))
 
     def _jobs(self, dialect: Dialect) -> ParsedAnswer[SlurmJob]:
         if dialect.json:

@@ -80,6 +80,7 @@ class WireJob(msgspec.Struct, gc=False):
     state_reason: Text = None
     scheduled_nodes: Text | msgspec.UnsetType = msgspec.UNSET
     """Missing before 23.02."""
+    tres_per_node: Text = None
 
 
 def to_job(wire: WireJob) -> SlurmJob | None:
@@ -111,6 +112,7 @@ def to_job(wire: WireJob) -> SlurmJob | None:
         reason=wire.state_reason or "",
         array_job_id=_id("array_job_id", wire.array_job_id) or None,
         array_task_id=_id("array_task_id", wire.array_task_id),
+        gres_per_node=wire.tres_per_node or "",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -9,7 +10,15 @@ from typing import Any
 
 import msgspec
 
-from oakum_service.schedulers.slurm.reading.fields import FieldError, Text, Texts, ordered_states, words
+from oakum_service.schedulers.slurm.reading.fields import (
+    FieldError,
+    Number,
+    Text,
+    Texts,
+    number,
+    ordered_states,
+    words,
+)
 from oakum_service.schedulers.slurm.reading.state import SlurmNode
 
 _BASES = frozenset({"ALLOCATED", "DOWN", "ERROR", "FUTURE", "IDLE", "MIXED", "UNKNOWN", "INVALID"})
@@ -87,6 +96,14 @@ class WireNode(msgspec.Struct, gc=False):
     address: Text = None
     hostname: Text = None
     reservation: Text = None
+    gres_used: Text = None
+    gres_drained: Text = None
+    cpus: Number = None
+    effective_cpus: Number = None
+    alloc_cpus: Number = None
+    real_memory: Number = None
+    specialized_memory: Number = None
+    alloc_memory: Number = None
 
 
 def to_node(wire: WireNode) -> SlurmNode:
@@ -101,6 +118,12 @@ def to_node(wire: WireNode) -> SlurmNode:
         gres=gres(wire.gres),
         features=words(wire.active_features),
         reservation=wire.reservation or "",
+        gres_used=gres(wire.gres_used),
+        gres_drained=gres(wire.gres_drained),
+        cpus=_amount(wire.effective_cpus) or _amount(wire.cpus),
+        used_cpus=_amount(wire.alloc_cpus),
+        memory_mb=max(0, _amount(wire.real_memory) - _amount(wire.specialized_memory)),
+        used_memory_mb=_amount(wire.alloc_memory),
     )
 
 
@@ -140,6 +163,12 @@ def node_states(given: list[str]) -> tuple[str, ...]:
 def gres(given: str | None) -> str:
     """The GRES; empty for `(null)` and N/A."""
     return "" if given in (None, "(null)", "N/A") else given or ""
+
+
+def _amount(value: Number) -> int:
+    """The number; 0 where it is not told, or cannot be one of CPUs or megabytes."""
+    given = number(value)
+    return 0 if given is None or not 0 <= given < math.inf else int(given)
 
 
 def _given_states(wire: WireNode) -> list[str]:

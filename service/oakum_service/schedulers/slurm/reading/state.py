@@ -24,6 +24,16 @@ class SlurmNode(msgspec.Struct, frozen=True, gc=False):
     features: tuple[str, ...] = ()
     """Active features."""
     reservation: str = ""
+    gres_used: str = ""
+    """What of `gres` jobs have: `gpu:h100:3(IDX:0-2)`."""
+    gres_drained: str = ""
+    """What of `gres` is drained."""
+    cpus: int = 0
+    """0 where the number is not told; so are the next ones."""
+    used_cpus: int = 0
+    memory_mb: int = 0
+    """What jobs may have of it."""
+    used_memory_mb: int = 0
 
 
 class SlurmJob(msgspec.Struct, frozen=True, gc=False):
@@ -56,6 +66,8 @@ class SlurmJob(msgspec.Struct, frozen=True, gc=False):
     """Why it is pending: `Resources`, `Dependency`, ..."""
     array_job_id: int | None = None
     array_task_id: int | None = None
+    gres_per_node: str = ""
+    """What it asks for on each node: `gres/gpu:a100:1`; empty where it asks in another way."""
 
 
 class SlurmReservation(msgspec.Struct, frozen=True, gc=False):

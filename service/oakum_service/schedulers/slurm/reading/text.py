@@ -42,6 +42,7 @@ _JOB_FIELDS = {
     "end_at": "EndTime",
     "preempted_at": "PreemptTime",
     "reason": "Reason",
+    "gres_per_node": "tres-per-node",
     "name": "Name",
 }
 _NOTHING = frozenset({"", "(null)", "N/A", "None", "NONE", "Unknown", "n/a"})
@@ -168,6 +169,7 @@ def _job(told: dict[str, str]) -> SlurmJob | None:
         reason=told["reason"],
         array_job_id=None if task in _NOTHING else _whole("array_job_id", told["array_job_id"]),
         array_task_id=int(task) if task.isdecimal() else None,
+        gres_per_node=_text(told["gres_per_node"]),
     )
 
 
@@ -197,6 +199,12 @@ def _node(told: dict[str, str]) -> SlurmNode:
         gres=gres(_needed(told, "Gres")),
         features=words(_text(told.get("ActiveFeatures", ""))),
         reservation=_text(told.get("ReservationName", "")),
+        gres_used=gres(told.get("GresUsed")),
+        gres_drained=gres(told.get("GresDrain")),
+        cpus=_amount(told, "CPUEfctv") or _amount(told, "CPUTot"),
+        used_cpus=_amount(told, "CPUAlloc"),
+        memory_mb=max(0, _amount(told, "RealMemory") - _amount(told, "MemSpecLimit")),
+        used_memory_mb=_amount(told, "AllocMem"),
     )
 
 
@@ -234,6 +242,12 @@ def _needed(told: dict[str, str], field: str) -> str:
 
 def _text(value: str) -> str:
     return "" if value in _NOTHING else value
+
+
+def _amount(told: dict[str, str], field: str) -> int:
+    """A number of CPUs or megabytes; 0 where it is not told."""
+    value = told.get(field, "")
+    return int(value) if value.isdecimal() else 0
 
 
 def _whole(field: str, value: str) -> int:

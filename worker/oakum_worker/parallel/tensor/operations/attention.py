@@ -57,7 +57,7 @@ def _whole_heads(func: Any, query: torch.Tensor, *others: torch.Tensor) -> list[
     assert isinstance(query, Spread)
     if any(split is not None for split in query.splits[-2:]):
         refuse(func, "within heads: divide the features into heads, and put the heads before the length")
-    made = [query]
+    aligned = [query]
     for other in others:
         if not isinstance(other, Spread):
             refuse(func, "of tensors that do not belong to the batch")
@@ -66,8 +66,8 @@ def _whole_heads(func: Any, query: torch.Tensor, *others: torch.Tensor) -> list[
             None if have is None else Split(have.axes, length if have.units != own else have.units)
             for have, length, own in zip(query.splits, other.shape, query.shape, strict=True)
         )
-        made.append(arranged(other, splits, query.axes))
-    return made
+        aligned.append(arranged(other, splits, query.axes))
+    return aligned
 
 
 def _weights(
@@ -127,8 +127,8 @@ def multi_head_attention(
     projected = linear(work, query, in_proj_weight, in_proj_bias)
     q, k, v = (_heads(part, num_heads) for part in projected.chunk(3, -1))
     mask = _mask(attn_mask, key_padding_mask, q, num_heads)
-    made = attention(work, q, k, v, mask, dropout_p if training else 0.0, is_causal and mask is None)
-    together = reshaped(made.permute(2, 0, 1, 3), query.shape)  # type: ignore[arg-type]
+    output = attention(work, q, k, v, mask, dropout_p if training else 0.0, is_causal and mask is None)
+    together = reshaped(output.permute(2, 0, 1, 3), query.shape)  # type: ignore[arg-type]
     return linear(work, together, out_proj_weight, out_proj_bias), None
 
 

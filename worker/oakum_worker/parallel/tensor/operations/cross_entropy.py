@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from oakum_worker.parallel.tensor.grids import Axes
 from oakum_worker.parallel.tensor.placements import Split
 from oakum_worker.parallel.tensor.spread import RULES, Spread, Work, answer_uncut, arranged, block, closed, refuse
-from oakum_worker.parallel.tensor.wires import Wires, summed
+from oakum_worker.parallel.tensor.wires import Wires, sum_then_copy
 
 
 def cross_entropy(
@@ -50,7 +50,7 @@ def cross_entropy(
     )
     if reduction == "none":
         return closed(losses, logits.shape[:1], (of_rows,), work)
-    total = summed(work.wires, losses.sum(), of_rows.axes)
+    total = sum_then_copy(work.wires, losses.sum(), of_rows.axes)
     if reduction == "sum":
         return total
     return total / work.wires.reduce(counts.sum().to(total.dtype), of_rows.axes)
@@ -106,11 +106,11 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         probabilities, place, here, counts = ctx.saved_tensors
         num_classes, smoothing, dtype = ctx.job
-        made = probabilities - smoothing / num_classes
-        if made.shape[1]:
-            made.scatter_add_(1, place, ((smoothing - 1) * here.to(made.dtype)).unsqueeze(1))
-        made = made * (gradients[0] * counts).unsqueeze(1)
-        return made.to(dtype), None, None, None, None, None, None, None
+        gradient = probabilities - smoothing / num_classes
+        if gradient.shape[1]:
+            gradient.scatter_add_(1, place, ((smoothing - 1) * here.to(gradient.dtype)).unsqueeze(1))
+        gradient = gradient * (gradients[0] * counts).unsqueeze(1)
+        return gradient.to(dtype), None, None, None, None, None, None, None
 
 
 RULES[F.cross_entropy] = cross_entropy

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from oakum_worker.parallel.tensor.placements import Split
 from oakum_worker.parallel.tensor.spread import RULES, Spread, Work, arranged, closed, refuse, spread_parameter
-from oakum_worker.parallel.tensor.wires import gathered, scattered
+from oakum_worker.parallel.tensor.wires import gather_then_scatter, scatter_then_gather
 
 
 def embedding(
@@ -57,12 +57,14 @@ def _by_vocabulary(work: Work, tokens: Spread, weight: nn.Parameter, padding_idx
     wider = tuple(Split(rows[:-1], units) if number == dim else None for number in range(tokens.ndim))
     indices = arranged(tokens, wider, rows[:-1]).local
     held = wires.own(whole[0], rows[-1:])
-    local = gathered(wires, table.local, work.pieces(splits[0], 0, whole[0])) if rows[:-1] else table.local
-    made = _look_up(indices, local, held, _row(padding_idx, whole[0]))
+    local = (
+        gather_then_scatter(wires, table.local, work.pieces(splits[0], 0, whole[0])) if rows[:-1] else table.local
+    )
+    rows_found = _look_up(indices, local, held, _row(padding_idx, whole[0]))
     of_rows = Split(rows, units)
-    made = scattered(wires, made, work.pieces(of_rows, dim, tokens.shape[dim]))
+    rows_found = scatter_then_gather(wires, rows_found, work.pieces(of_rows, dim, tokens.shape[dim]))
     of_result = [of_rows if number == dim else None for number in range(tokens.ndim)]
-    return Spread(made, (*tokens.shape, whole[1]), (*of_result, splits[1]), work)
+    return Spread(rows_found, (*tokens.shape, whole[1]), (*of_result, splits[1]), work)
 
 
 def _look_up(indices: torch.Tensor, table: torch.Tensor, held: range, padding: int | None) -> torch.Tensor:

@@ -46,8 +46,8 @@ def linear(work: Work, input: torch.Tensor, weight: torch.Tensor, bias: torch.Te
     which each rank computes its block. Collective among the grid's ranks."""
     x = _as_rows(work, input)
     w = _weight(work, weight, _layout(work, x, weight))
-    made = multiply(work, x, w, (weight,) if isinstance(weight, nn.Parameter) else ())
-    return made if bias is None else add_bias(work, made, bias)
+    output = multiply(work, x, w, (weight,) if isinstance(weight, nn.Parameter) else ())
+    return output if bias is None else add_bias(work, output, bias)
 
 
 def multiply(work: Work, x: Spread, w: Spread, makers: tuple[nn.Parameter, ...] = ()) -> Spread:
@@ -89,11 +89,11 @@ def multiply(work: Work, x: Spread, w: Spread, makers: tuple[nn.Parameter, ...] 
     return Spread(local, shape, tuple(splits), work, makers)
 
 
-def add_bias(work: Work, made: Spread, bias: torch.Tensor) -> Spread:
+def add_bias(work: Work, output: Spread, bias: torch.Tensor) -> Spread:
     """The layer's output with its bias added; of the bias each rank uses the part for its own columns."""
-    own = block(work, bias, made.shape, made.splits, "bias")
-    makers = (*made.makers, bias) if isinstance(bias, nn.Parameter) else ()
-    return Spread(made.local + own.to(made.local.dtype), made.shape, made.splits, work, makers)
+    own = block(work, bias, output.shape, output.splits, "bias")
+    makers = (*output.makers, bias) if isinstance(bias, nn.Parameter) else ()
+    return Spread(output.local + own.to(output.local.dtype), output.shape, output.splits, work, makers)
 
 
 def weight_splits(work: Work, layout: LayoutName, shape: torch.Size | tuple[int, ...]) -> tuple[Split, Split]:
@@ -126,13 +126,13 @@ def _layout(work: Work, x: Spread, weight: torch.Tensor) -> LayoutName:
 def _weight(work: Work, weight: torch.Tensor, layout: LayoutName) -> Spread:
     splits = weight_splits(work, layout, weight.shape)
     if isinstance(weight, nn.Parameter):
-        made = spread_parameter(work, weight, splits, f"linear weight, {layout}")
-        if isinstance(made, Spread):
-            _, of_k = made.splits
+        spread = spread_parameter(work, weight, splits, f"linear weight, {layout}")
+        if isinstance(spread, Spread):
+            _, of_k = spread.splits
             if of_k is None:
                 refuse(F.linear, "by a parameter that other functions use, too, in another way")
-            return made
-        weight = made
+            return spread
+        weight = spread
     shape = tuple(weight.shape)
     return Spread(block(work, weight, shape, splits, ""), shape, splits, work)
 
@@ -177,8 +177,8 @@ class _Product(torch.autograd.Function):
             x, w = moves.wires.gather(x, moves.inputs), moves.wires.gather(w, moves.weight)
         ctx.moves = moves
         ctx.save_for_backward(x, w)
-        made = moves.wires.scatter(moves.all_x(x) @ moves.all_w(w).t(), moves.outputs)
-        return made.view_as(made)
+        output = moves.wires.scatter(moves.all_x(x) @ moves.all_w(w).t(), moves.outputs)
+        return output.view_as(output)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:

@@ -35,13 +35,15 @@ def layer_norm(
     split = input.splits[-1]
     dtype = input.local.dtype
     local = input.local.float() if dtype in (torch.float16, torch.bfloat16) else input.local
-    made = _Standardise.apply(local, work.wires, split.axes if split is not None else (), input.shape[-1], eps)
+    normalised = _Standardise.apply(
+        local, work.wires, split.axes if split is not None else (), input.shape[-1], eps
+    )
     if weight is not None:
-        made = made * block(work, weight, input.shape, input.splits, "layer norm")
+        normalised = normalised * block(work, weight, input.shape, input.splits, "layer norm")
     if bias is not None:
-        made = made + block(work, bias, input.shape, input.splits, "layer norm")
-    keeps = torch.is_autocast_enabled(made.device.type)
-    return made_like(input, made if keeps else made.to(dtype))
+        normalised = normalised + block(work, bias, input.shape, input.splits, "layer norm")
+    keeps = torch.is_autocast_enabled(normalised.device.type)
+    return made_like(input, normalised if keeps else normalised.to(dtype))
 
 
 class _Standardise(torch.autograd.Function):
@@ -53,19 +55,19 @@ class _Standardise(torch.autograd.Function):
         centred = x - wires.reduce(x.sum(-1, keepdim=True), axes) / width
         variance = wires.reduce((centred * centred).sum(-1, keepdim=True), axes) / width
         scale = (variance + eps).rsqrt()
-        made = centred * scale
+        normalised = centred * scale
         ctx.job = wires, axes, width
-        ctx.save_for_backward(made, scale)
-        return made
+        ctx.save_for_backward(normalised, scale)
+        return normalised
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         wires, axes, width = ctx.job
-        made, scale = ctx.saved_tensors
+        normalised, scale = ctx.saved_tensors
         (dy,) = gradients
-        sums = torch.stack((dy.sum(-1, keepdim=True), (dy * made).sum(-1, keepdim=True)))
+        sums = torch.stack((dy.sum(-1, keepdim=True), (dy * normalised).sum(-1, keepdim=True)))
         mean, along = wires.reduce(sums, axes) / width
-        return (dy - mean - made * along) * scale, None, None, None, None
+        return (dy - mean - normalised * along) * scale, None, None, None, None
 
 
 RULES[F.layer_norm] = layer_norm

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from oakum_worker.parallel.tensor.operations.elementwise import common_splits
 from oakum_worker.parallel.tensor.spread import RULES, Spread, Work, answer_uncut, block, closed, refuse
-from oakum_worker.parallel.tensor.wires import summed
+from oakum_worker.parallel.tensor.wires import sum_then_copy
 
 _PER_SAMPLE_KINDS = ("none", "mean", "sum")
 
@@ -35,7 +35,7 @@ def total(
     given = range(input.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
     dims = sorted(number % input.ndim for number in given)
     axes = tuple(axis for number in dims if (split := input.splits[number]) is not None for axis in split.axes)
-    local = summed(work.wires, input.local.sum(dims, keepdim=keepdim, dtype=dtype), axes)
+    local = sum_then_copy(work.wires, input.local.sum(dims, keepdim=keepdim, dtype=dtype), axes)
     if is_mean:
         local = local / math.prod(input.shape[number] for number in dims)
     kept = [(1, None) if n in dims else (input.shape[n], input.splits[n]) for n in range(input.ndim)]
@@ -55,8 +55,8 @@ def loss_of_elements(
     shape = torch.broadcast_shapes(input.shape, target.shape)
     splits = common_splits([input, target], shape)
     pair = [block(work, value, shape, splits, "vector") for value in (input, target)]
-    made = closed(func(*pair, reduction="none", **kwargs), shape, splits, work)
-    return made if reduction == "none" else getattr(made, reduction)()
+    losses = closed(func(*pair, reduction="none", **kwargs), shape, splits, work)
+    return losses if reduction == "none" else getattr(losses, reduction)()
 
 
 for _home in (torch, torch.Tensor):

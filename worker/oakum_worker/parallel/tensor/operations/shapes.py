@@ -255,15 +255,15 @@ def _item(work: Work, x: Spread, index: Any) -> Any:
     at = next((n for n, part in enumerate(given) if part is Ellipsis), None)
     if at is not None:
         given[at : at + 1] = [slice(None)] * missing
-    made, dim = x, 0
+    selected, dim = x, 0
     for part in given:
         if part is None:
-            made, dim = _unsqueeze(work, made, dim), dim + 1
+            selected, dim = _unsqueeze(work, selected, dim), dim + 1
         elif isinstance(part, slice):
-            made, dim = _sliced(made, dim, part), dim + 1
+            selected, dim = _sliced(selected, dim, part), dim + 1
         else:
-            made = _select(work, made, dim, part)
-    return made
+            selected = _select(work, selected, dim, part)
+    return selected
 
 
 def _sliced(x: Spread, dim: int, part: slice) -> Spread:

@@ -12,13 +12,30 @@ export class BarStore {
   #nodes = new Map();
   #loaded = null;
   #keptFrom = null;
+  #soonest = null;
+  #leftOut = 0;
 
   /** Since when stretches are kept, in Unix seconds; null before the first answer. */
   get keptFrom() {
     return this.#keptFrom;
   }
 
-  /** A node's `{ stretches, fragments }`, in the order of time; null if it was not asked for. */
+  /** When the first thing begins that the scheduler announces for any node, in Unix seconds; null for nothing. */
+  get soonest() {
+    return this.#soonest;
+  }
+
+  /** How many announced jobs and reservations begin later than those that the service keeps. */
+  get leftOut() {
+    return this.#leftOut;
+  }
+
+  /** Of which kinds the announcements are that are known. */
+  get announcedKinds() {
+    return new Set([...this.#nodes.values()].flatMap(({ announced }) => announced.map(({ kind }) => kind)));
+  }
+
+  /** A node's `{ stretches, fragments, announced }`, in the order of time; null if it was not asked for. */
   of(name) {
     return this.#nodes.get(name) ?? null;
   }
@@ -61,18 +78,21 @@ export class BarStore {
   }
 
   async #ask(api, names, { from, to, resolution, after }, now) {
-    const asked = new URLSearchParams({ from_at: from.toFixed(1), to_at: Math.max(to, from + 2).toFixed(1), resolution_s: resolution.toFixed(2) });
+    // Up to the present with all that is announced, however far ahead: the window moves on.
+    const until = after !== undefined || to >= now ? now + LONGEST_S : Math.max(to, from + 2);
+    const asked = new URLSearchParams({ from_at: from.toFixed(1), to_at: until.toFixed(1), resolution_s: resolution.toFixed(2) });
     if (after !== undefined) asked.set("changed_after", after.toFixed(1));
-    if (after !== undefined) asked.set("to_at", (now + 86400).toFixed(1));
     for (const name of names) asked.append("node", name);
     return api.get(`v1/timeline/rows?${asked}`);
   }
 
   #keep(answer) {
     this.#keptFrom = answer.kept_from;
+    this.#soonest = answer.announced_from_at;
+    this.#leftOut = answer.announced_left_out;
     const at = (seconds) => (seconds === null ? null : answer.from_at + seconds);
-    if (!answer.is_difference) for (const name of answer.nodes) this.#nodes.set(name, { stretches: [], fragments: [] });
-    const { stretches, fragments } = answer;
+    if (!answer.is_difference) for (const name of answer.nodes) this.#nodes.set(name, { stretches: [], fragments: [], announced: [] });
+    const { stretches, fragments, announced } = answer;
     stretches.node.forEach((node, i) =>
       put(this.#nodes.get(answer.nodes[node])?.stretches, {
         start_at: at(stretches.start_s[i]),
@@ -91,6 +111,16 @@ export class BarStore {
         trainer: answer.trainers[fragments.trainer[i]],
         cause: fragments.cause[i],
         count: fragments.count[i],
+      }),
+    );
+    for (const known of answer.nodes.map((name) => this.#nodes.get(name)).filter(Boolean)) known.announced = [];
+    announced.node.forEach((node, i) =>
+      this.#nodes.get(answer.nodes[node])?.announced.push({
+        start_at: at(announced.start_s[i]),
+        end_at: at(announced.end_s[i]) ?? Infinity,
+        kind: announced.kind[i],
+        name: announced.name[i],
+        title: announced.title[i],
       }),
     );
   }

@@ -2,11 +2,10 @@
 
 import { h } from "../dom.js";
 import { count, percent } from "../format.js";
-import { USES, occupancyOf, shareOf } from "./occupancy.js";
+import { USES, USE_NAMES, occupancyOf, shareOf } from "./occupancy.js";
 
 const HEIGHT_PX = 380;
 const NARROWEST_PX = 2;
-const COLOURS = { foreground: "--job", training: "--density-training", idle: "--density-idle" };
 
 export class Density {
   #shares = null;
@@ -45,7 +44,7 @@ export class Density {
     const column = Math.floor(((clientX - box.left) / box.width) * this.#shares.columns);
     if (!band || column < 0 || column >= this.#shares.columns) return { lines: [], node: null };
     const title = band.num_nodes === 1 ? band.first : `${count(band.num_nodes)} nodes from ${band.first} on`;
-    const shares = USES.map((use) => `${use === "foreground" ? "foreground jobs" : use} ${percent(shareOf(band, use, column))}`);
+    const shares = USES.map((use) => `${USE_NAMES[use]} ${percent(shareOf(band, use, column))}`);
     return { lines: [title, ...shares], node: band.first };
   }
 
@@ -56,7 +55,7 @@ export class Density {
     this.canvas.height = bands.length;
     const context = this.canvas.getContext("2d");
     const picture = context.createImageData(columns, bands.length);
-    const palette = USES.map((use) => rgb(this.canvas, COLOURS[use]));
+    const palette = USES.map((use) => rgb(this.canvas, `--${use}`));
     const ground = rgb(this.canvas, "--surface");
     bands.forEach((band, y) => {
       for (let x = 0; x < columns; x++) {

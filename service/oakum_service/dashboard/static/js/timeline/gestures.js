@@ -6,8 +6,9 @@ const KEY_PAN = 0.2;
 const DRAG_FROM_PX = 4;
 
 /**
- * Listens on the rows and on the axis. `on` has `zoom(factor, clientX)`, `pan(px)`, `now()`, `released()` and
- * `clicked(event)`.
+ * Listens on the rows and on the axis. `on` has `zoom(factor, clientX)`, `pan(px)`, `panShare(share)`, `now()`,
+ * `released()`, `clicked(event)`, and for keys `step(rows, bars)`, `open()` and `leave()`, which return false where
+ * they have nothing to do.
  */
 export class Gestures {
   #pointers = new Map();
@@ -81,13 +82,18 @@ export class Gestures {
       "+": () => this.on.zoom(1 / KEY_ZOOM, null),
       "=": () => this.on.zoom(1 / KEY_ZOOM, null),
       "-": () => this.on.zoom(KEY_ZOOM, null),
-      ArrowLeft: () => this.on.panShare(-KEY_PAN),
-      ArrowRight: () => this.on.panShare(KEY_PAN),
+      "Shift ArrowLeft": () => this.on.panShare(-KEY_PAN),
+      "Shift ArrowRight": () => this.on.panShare(KEY_PAN),
+      ArrowLeft: () => this.on.step(0, -1),
+      ArrowRight: () => this.on.step(0, 1),
+      ArrowUp: () => this.on.step(-1, 0),
+      ArrowDown: () => this.on.step(1, 0),
+      Enter: () => this.on.open(),
+      Escape: () => this.on.leave(),
       n: () => this.on.now(),
-    }[event.key];
-    if (!done) return;
+    }[event.shiftKey && event.key.startsWith("Arrow") ? `Shift ${event.key}` : event.key];
+    if (!done || done() === false) return;
     event.preventDefault();
-    done();
     this.on.released();
   }
 }

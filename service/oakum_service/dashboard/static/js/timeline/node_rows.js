@@ -24,10 +24,14 @@ const IS_SHOWN = {
   unavailable: (node) => node.state === "unavailable",
 };
 
-/** Rows of one node each, `{ node }`, and before each group, if there are several, one `{ title, size }`. */
-export function rowsOf(nodes, { show = "all", order = "name", find = "" } = {}) {
+/**
+ * Rows of one node each, `{ node }`, and before each group, if there are several, one `{ title, size }`. `found` has
+ * the nodes on which the text of `find` was found; before that is known, it is looked for in what is there now.
+ */
+export function rowsOf(nodes, { show = "all", order = "name", find = "" } = {}, found = null) {
   const wanted = find.trim().toLowerCase();
-  const matches = (node) => !wanted || [node.name, node.trainer, node.foreground_job].some((text) => text?.toLowerCase().includes(wanted));
+  const isThere = (node) => [node.name, node.trainer, node.foreground_job].some((text) => text?.toLowerCase().includes(wanted));
+  const matches = (node) => !wanted || (found?.has(node.name) ?? isThere(node));
   const shown = nodes.filter((node) => (IS_SHOWN[show] ?? IS_SHOWN.all)(node) && matches(node));
   if (order === "name") return shown.map((node) => ({ node: node.name }));
   const groups = new Map();

@@ -1,6 +1,8 @@
 // Shares of the nodes' time by use, as the service tells them: a digit of base 36 for each column.
 
-export const USES = ["foreground", "training", "idle"];
+/** Uses, of which each has the colour `--USE`, and what they are called. */
+export const USE_NAMES = { foreground: "foreground jobs", training: "training, all trainers", idle: "idle" };
+export const USES = Object.keys(USE_NAMES);
 
 export async function occupancyOf(api, { from, to }, columns, bands) {
   const asked = { from_at: from.toFixed(0), to_at: to.toFixed(0), columns, bands };

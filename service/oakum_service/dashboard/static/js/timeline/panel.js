@@ -4,14 +4,16 @@ import { byId, h, setText } from "../dom.js";
 import { clock, count, day, duration } from "../format.js";
 import { address, place } from "../router.js";
 import { serviceNow } from "../time.js";
+import { BarKeys } from "./bar_keys.js";
 import { BarStore } from "./bar_store.js";
 import { Density } from "./density.js";
+import { Finder } from "./finder.js";
 import { Gestures } from "./gestures.js";
 import { ORDERS, SHOWN, rowsOf } from "./node_rows.js";
 import { Picture } from "./picture.js";
 import { Strip } from "./strip.js";
 import { TimeWindow } from "./time_window.js";
-import { linesAbout } from "./tooltip.js";
+import { Tip, linesAbout } from "./tooltip.js";
 
 const FIRST_SPAN_S = 180;
 const SLIDE_EVERY_MS = 80;
@@ -30,10 +32,11 @@ export class TimelinePanel {
   constructor() {
     this.root = byId("timeline");
     this.store = new BarStore();
+    this.finder = new Finder();
     this.picture = new Picture(this.root);
+    this.keys = new BarKeys(this.picture, this.#forKeys());
     this.density = new Density(this.root);
-    this.tip = h("div", { class: "tip", hidden: "" });
-    this.root.append(this.tip);
+    this.tip = new Tip(this.root);
     this.strip = new Strip(byId("strip"), {
       show: (from, to) => this.#change(() => this.window.show(from, to, this.#now())),
       released: () => this.#settle(),
@@ -93,6 +96,8 @@ export class TimelinePanel {
     const shown = this.window.at(now);
     if (this.#isDense) await this.#loadDensity(shown, now);
     else {
+      await this.finder.load(this.#api, this.options.find, shown);
+      this.#draw();
       const names = this.picture.inView.map(({ node }) => node).filter((node) => node !== undefined);
       await this.store.load(this.#api, names, shown, this.window.span / this.picture.width, now);
     }
@@ -110,8 +115,9 @@ export class TimelinePanel {
   #draw() {
     if (this.#nodes === null) return;
     const now = this.#now();
+    this.window.foresee(this.#isDense ? null : this.store.soonest, now);
     const nodes = this.#nodes.nodes;
-    this.#rows = this.#isDense ? [] : rowsOf(nodes, this.options);
+    this.#rows = this.#isDense ? [] : rowsOf(nodes, this.options, this.finder.of(this.options.find));
     const longest = nodes.reduce((most, { name }) => Math.max(most, name.length), 0);
     if (!this.picture.layOut(this.#rows, longest)) return;
     const shown = this.window.at(now);
@@ -120,6 +126,7 @@ export class TimelinePanel {
     this.picture.scroller.hidden = this.#isDense;
     this.density.canvas.hidden = !this.#isDense;
     this.density.place(shown, this.picture.left, this.picture.width);
+    this.keys.frame();
     this.strip.mark(this.window, now);
     this.#tellWindow(shown, now, nodes.length);
   }
@@ -129,12 +136,16 @@ export class TimelinePanel {
     const rows = this.#rows.filter(({ node }) => node !== undefined).length;
     const some = !this.#isDense && rows !== numNodes ? `${count(rows)} of ${count(numNodes)} nodes; ` : "";
     const kept = this.store.keptFrom !== null && from < this.store.keptFrom ? `; rows are kept since ${day(this.store.keptFrom)} ${clock(this.store.keptFrom, false)}` : "";
-    setText(byId("window"), `${some}${duration(this.window.span)}: ${when(from)} to ${this.window.follows ? "now, and what is expected" : when(to)}${kept}`);
+    const searched = this.#isDense || this.finder.isComplete ? "" : "; only what ended last in this time was searched";
+    const { leftOut } = this.store;
+    const later = !this.#isDense && this.window.follows && leftOut ? `; ${count(leftOut)} more are announced, later` : "";
+    setText(byId("window"), `${some}${duration(this.window.span)}: ${when(from)} to ${this.window.follows ? "now, and what is expected" : when(to)}${later}${kept}${searched}`);
     byId("to-now").disabled = this.window.follows;
     for (const input of byId("ranges").querySelectorAll("input")) input.checked = this.window.follows && Number(input.value) === this.window.span;
     const none = byId("no-rows");
     none.hidden = this.#isDense || rows > 0;
-    setText(none, numNodes ? "No node is like that. Show all nodes, or search for something else." : "The scheduler has shown no node yet.");
+    const like = this.options.find ? "No node is like that in the time shown. Show all nodes, another time, or search for something else." : "No node is like that. Show all nodes.";
+    setText(none, numNodes ? like : "The scheduler has shown no node yet.");
   }
 
   #inWords(nodes) {
@@ -149,6 +160,7 @@ export class TimelinePanel {
     const now = this.#now();
     const shown = this.window.at(now);
     if (this.#isDense || shown.to - shown.from !== this.picture.to - this.picture.from || !this.picture.move(shown.from)) this.#requestDraw();
+    this.keys.frame();
     this.strip.mark(this.window, now);
   }
 
@@ -182,7 +194,10 @@ export class TimelinePanel {
       panShare: (share) => this.#change(() => this.window.pan(share * this.window.span, this.#now())),
       now: () => this.#change(() => this.window.follow()),
       released: () => this.#settle(),
-      clicked: (event) => this.#select(event),
+      clicked: (event) => this.#select(this.#about(event)),
+      step: (rows, bars) => this.keys.step(rows, bars),
+      open: () => this.keys.open(),
+      leave: () => this.keys.leave(),
     };
     this.gestures = new Gestures(picture.scroller, picture.axisBox, on);
     picture.scroller.addEventListener("scroll", () => {
@@ -190,7 +205,8 @@ export class TimelinePanel {
       this.#settle();
     }, { passive: true });
     this.root.addEventListener("pointermove", (event) => this.#point(event));
-    this.root.addEventListener("pointerleave", () => (this.tip.hidden = true));
+    this.root.addEventListener("pointerleave", () => this.tip.hide());
+    picture.scroller.addEventListener("blur", () => this.tip.hide());
     for (const [id, act] of [["zoom-in", () => on.zoom(1 / 2, null)], ["zoom-out", () => on.zoom(2, null)], ["earlier", () => on.panShare(-0.5)], ["later", () => on.panShare(0.5)], ["to-now", on.now]]) {
       byId(id).addEventListener("click", () => {
         act();
@@ -210,6 +226,21 @@ export class TimelinePanel {
       });
     }
     this.density.canvas.addEventListener("dblclick", (event) => this.#open(this.density.about(event.clientX, event.clientY).node));
+  }
+
+  #forKeys() {
+    const panel = this;
+    return {
+      get window() { return panel.window; },
+      get now() { return panel.#now(); },
+      get rows() { return panel.#rows; },
+      get middle() { return panel.#middle(); },
+      bars: (node) => this.store.of(node),
+      about: (node, at) => this.#aboutAt(node, at),
+      change: (how) => this.#change(how),
+      tell: (lines, left, top) => this.tip.show(lines, left, top),
+      select: (about) => this.#select(about),
+    };
   }
 
   #middle() {
@@ -265,16 +296,11 @@ export class TimelinePanel {
     const isStill = matchMedia("(prefers-reduced-motion: reduce)").matches;
     if (isStill || !this.window.follows || this.#frozenAt !== null || document.hidden || this.gestures.isDragging) return;
     if (this.picture.sliding && !this.#isDense) this.picture.move(this.window.at(this.#now()).from);
+    this.keys.frame();
   }
 
   #point(event) {
-    const { lines } = this.#about(event);
-    this.tip.hidden = lines.length === 0 || this.gestures.isDragging;
-    if (this.tip.hidden) return;
-    this.tip.replaceChildren(...lines.map((line, i) => h(i ? "p" : "strong", {}, line)));
-    const room = document.documentElement.clientWidth - this.tip.offsetWidth - 12;
-    this.tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, room))}px`;
-    this.tip.style.top = `${event.clientY + 18}px`;
+    this.tip.show(this.gestures.isDragging ? [] : this.#about(event).lines, event.clientX + 14, event.clientY + 18);
   }
 
   #about(event) {
@@ -282,14 +308,17 @@ export class TimelinePanel {
     if (this.#isDense) return event.target === this.density.canvas ? this.density.about(event.clientX, event.clientY) : { lines: [] };
     const { row, at, isInside } = this.picture.at(event.clientX, event.clientY);
     if (!isInside || row?.node === undefined || !this.picture.scroller.contains(event.target)) return { lines: [] };
-    const bars = this.store.of(row.node);
-    const fragment = bars?.fragments.findLast((bar) => bar.start_at <= at && (bar.end_at === null || at < bar.end_at));
-    return { lines: linesAbout(row.node, at, this.#now(), bars, this.#nodes.get(row.node)), trainer: fragment?.trainer ?? null };
+    return this.#aboutAt(row.node, at);
   }
 
-  /** Keeps what was clicked below the picture, with the way to its trainer. */
-  #select(event) {
-    const { lines, trainer } = this.#about(event);
+  #aboutAt(node, at) {
+    const bars = this.store.of(node);
+    const fragment = bars?.fragments.findLast((bar) => bar.start_at <= at && (bar.end_at === null || at < bar.end_at));
+    return { lines: linesAbout(node, at, this.#now(), bars, this.#nodes?.get(node)), trainer: fragment?.trainer ?? null };
+  }
+
+  /** Keeps what was chosen below the picture, with the way to its trainer. */
+  #select({ lines, trainer }) {
     if (!lines.length) return;
     const text = lines.filter(Boolean).join("; ");
     const way = trainer ? [" ", h("a", { href: address(["trainers", trainer]) }, "Open the trainer")] : [];

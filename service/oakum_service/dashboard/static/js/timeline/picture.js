@@ -7,6 +7,7 @@ import { h, s } from "../dom.js";
 import { clock, count, day } from "../format.js";
 import { blocks, fit, fitEnd, rowHeight, ticks } from "../geometry.js";
 import { tone } from "../tones.js";
+import { toCome } from "./row_bars.js";
 
 const AXIS_PX = 26;
 const RIGHT_PX = 6;
@@ -20,7 +21,9 @@ export class Picture {
   constructor(root) {
     this.axis = s("svg", { class: "axis", height: AXIS_PX, "aria-hidden": "true" });
     this.plot = s("svg", { class: "plot", role: "img", "aria-label": "Nodes over time, not loaded yet" });
-    this.scroller = h("div", { class: "rows", tabindex: "0", role: "region", "aria-label": "Rows of nodes" }, this.plot);
+    // An application: screen readers leave the arrows to the page.
+    const keys = "Arrows move between bars, Enter opens one, Escape leaves it; with Shift arrows move in time";
+    this.scroller = h("div", { class: "rows", tabindex: "0", role: "application", "aria-label": "Rows of nodes", "aria-description": keys }, this.plot);
     this.axisBox = h("div", { class: "axis-box", title: "Drag or turn the wheel here to move or zoom" }, this.axis);
     root.append(this.axisBox, this.scroller);
     this.marked = null;
@@ -105,6 +108,16 @@ export class Picture {
     return { row, at: this.from + (x - this.left - this.moved) / this.scale, isInside: x >= this.left && x <= this.right };
   }
 
+  /** Where a bar of a node's row is, in pixels of the rows; null where that is not in view. */
+  boxOf(node, { start_at: start, end_at: end }) {
+    const place = this.rows.findIndex((row) => row.node === node);
+    if (place < 0 || this.scale === undefined) return null;
+    const last = end ?? Math.max(this.now, start);
+    const [left, right] = [start, last].map((at) => Math.min(Math.max(this.#x(at) + this.moved, this.left), this.right));
+    const isBeside = this.#x(last) + this.moved < this.left || this.#x(start) + this.moved > this.right;
+    return isBeside ? null : { left, top: place * this.row, width: Math.max(right - left, 3), height: this.row };
+  }
+
   #drawBars(marks, height, now, bars, forecast) {
     for (const at of marks.moments) {
       const x = this.#x(at);
@@ -130,7 +143,7 @@ export class Picture {
     }
     for (const [fragment, place] of fragments) this.#fragment(fragment, place);
     this.#flush();
-    if (this.to > now) this.#expect(rowOf, now, forecast, height);
+    if (this.to > now) this.#expect(rowOf, now, bars, forecast, height);
     const x = this.#x(now);
     this.sliding.append(s("line", { class: "now", x1: x, x2: x, y1: 0, y2: height }));
   }
@@ -145,19 +158,34 @@ export class Picture {
     this.#label(fragment.trainer, { ...fragment, start_at: training }, place, "trainer-name");
   }
 
-  /** Covers what is to come, and outlines what the scheduler expects there. */
-  #expect(rowOf, now, forecast, height) {
+  /** Covers what is to come, and outlines what the scheduler announces there, else until when holes are expected. */
+  #expect(rowOf, now, bars, forecast, height) {
     const begin = this.#x(now);
-    const end = this.#x(this.to + BESIDE * (this.to - this.from));
+    const last = this.to + BESIDE * (this.to - this.from);
+    const end = this.#x(last);
     this.sliding.append(s("rect", { class: "to-come", x: begin, y: 0, width: Math.max(end - begin, 0), height }));
+    const announced = [];
     for (const [node, place] of rowOf) {
+      const known = toCome(bars(node)?.announced ?? [], now, last);
+      for (const one of known) announced.push({ ...one, node, job: `${one.kind} ${one.name}` });
       const until = forecast(node);
-      if (until === null || until === undefined || until <= now) continue;
+      const first = known.reduce((soonest, { start_at: start }) => Math.min(soonest, start), last);
+      if (until === null || until === undefined || until <= now || until + 1 >= first) continue;
       const x = this.#x(until);
       const y = place * this.row + this.#gap / 2;
-      if (x >= end) continue;
-      this.sliding.append(s("rect", { class: "expected", x: x.toFixed(1), y, width: (end - x).toFixed(1), height: this.row - this.#gap, "data-node": node }));
+      this.sliding.append(s("rect", { class: "expected", x: x.toFixed(1), y, width: (this.#x(first) - x).toFixed(1), height: this.row - this.#gap, "data-node": node }));
     }
+    for (const block of blocks(announced, rowOf)) this.#announce(block, end);
+  }
+
+  #announce({ interval, first, last }, most) {
+    const numRows = last - first + 1;
+    const x = this.#x(interval.start_at);
+    const [kind, label] = interval.kind === "reservation" ? ["reserved", interval.name] : ["announced", interval.title || interval.name];
+    const width = Math.max(Math.min(this.#x(interval.end_at), most) - x - 1, 1);
+    const [y, height] = [first * this.row + this.#gap / 2, numRows * this.row - this.#gap];
+    this.sliding.append(s("rect", { class: kind, x: x.toFixed(1), y, width: width.toFixed(1), height, fill: `url(#${kind})`, "data-name": interval.name }));
+    this.#label(label, interval, first, "to-come-name", numRows);
   }
 
   get #gap() {
@@ -253,8 +281,11 @@ export class Picture {
       s("line", { class: "hatch-line", x1: 0, x2: 0, y1: 0, y2: 6 }),
     );
     const crossed = s("pattern", tile("crossed", 5), s("path", { class: "crossed-line", d: "M0 0L5 5M5 0L0 5" }));
+    const [announced, reserved] = [["announced", 45], ["reserved", -45]].map(([kind, angle]) =>
+      s("pattern", { ...tile(kind, 7), patternTransform: `rotate(${angle})` }, s("line", { class: `${kind}-line`, x1: 0, x2: 0, y1: 0, y2: 7 })),
+    );
     const shown = s("clipPath", { id: "shown" }, s("rect", { x: this.left, y: 0, width: this.width, height }));
-    return s("defs", {}, hatch, crossed, shown);
+    return s("defs", {}, hatch, crossed, announced, reserved, shown);
   }
 
   #x(at) {

@@ -1,8 +1,8 @@
 // The strip below the picture: how all nodes were used over a long time, with the window to drag over it.
 
-import { h, s } from "../dom.js";
+import { h, s, setText } from "../dom.js";
 import { clock, day, duration } from "../format.js";
-import { USES, occupancyOf, shareOf } from "./occupancy.js";
+import { USES, USE_NAMES, occupancyOf, shareOf } from "./occupancy.js";
 import { LONGEST_S, SHORTEST_S } from "./time_window.js";
 
 const REACHES_S = [3600, 6 * 3600, 86400, 7 * 86400, LONGEST_S];
@@ -19,7 +19,9 @@ export class Strip {
     this.on = on;
     this.chart = s("svg", { class: "strip-chart", height: HEIGHT_PX, role: "img", "aria-label": "Use of the nodes, not loaded yet" });
     this.window = s("rect", { class: "strip-window", y: 1, height: HEIGHT_PX - 2, rx: 3 });
-    this.caption = h("p", { class: "strip-caption" });
+    this.told = h("span");
+    const keys = USES.map((use) => h("li", {}, h("span", { class: `key ${use === "idle" ? "hole" : use}` }), USE_NAMES[use]));
+    this.caption = h("div", { class: "strip-caption" }, this.told, h("ul", { class: "legend", "aria-label": "Colours of the strip" }, ...keys));
     root.append(this.chart, this.caption);
     this.chart.addEventListener("pointerdown", (event) => this.#grab(event));
   }
@@ -65,13 +67,13 @@ export class Strip {
     this.chart.setAttribute("aria-label", this.#inWords());
     this.chart.replaceChildren(...shapes, this.window);
     const sums = keptFrom > from + step ? `; before ${day(keptFrom)} hourly sums of idle and training` : "";
-    this.caption.textContent = `All nodes over ${duration(to - from)}, since ${to - from > 72_000 ? day(from) : clock(from, false)}${sums}: grey foreground jobs, blue training, green idle. Drag over it to choose a time.`;
+    setText(this.told, `All nodes over ${duration(to - from)}, since ${to - from > 72_000 ? day(from) : clock(from, false)}${sums}. Drag over it to choose a time.`);
   }
 
   #inWords() {
     const { bands, columns, from, to } = this.#shares;
     const mean = (use) => Array.from({ length: columns }, (_, i) => shareOf(bands[0], use, i)).reduce((sum, share) => sum + share, 0) / columns;
-    const parts = [["foreground", "foreground jobs"], ["training", "training"], ["idle", "idle"]].map(([use, name]) => `${name} ${Math.round(100 * mean(use))} %`);
+    const parts = Object.entries(USE_NAMES).map(([use, name]) => `${name} ${Math.round(100 * mean(use))} %`);
     return `All nodes over ${duration(to - from)}: ${parts.join(", ")}`;
   }
 

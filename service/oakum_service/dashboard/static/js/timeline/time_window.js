@@ -4,10 +4,13 @@ export const SHORTEST_S = 60;
 export const LONGEST_S = 30 * 86400;
 /** Share of a window that follows now which lies to the right of now, for what is expected. */
 const AHEAD = 0.1;
+/** The share where something is announced there. */
+const FAR_AHEAD = 0.3;
 
 export class TimeWindow {
   #span;
   #to = null;
+  #ahead = AHEAD;
 
   constructor(span) {
     this.#span = bounded(span);
@@ -22,8 +25,13 @@ export class TimeWindow {
   }
 
   at(now) {
-    const to = this.#to ?? now + AHEAD * this.#span;
+    const to = this.#to ?? now + this.#ahead * this.#span;
     return { from: to - this.#span, to };
+  }
+
+  /** Has the window reach further ahead where what is announced first, at `soonest`, is then seen; null: nothing is. */
+  foresee(soonest, now) {
+    this.#ahead = soonest !== null && soonest < now + FAR_AHEAD * this.#span ? FAR_AHEAD : AHEAD;
   }
 
   follow(span = this.#span) {
@@ -53,9 +61,9 @@ export class TimeWindow {
   /** Moves the window by `seconds`: a negative number shows what was before. */
   pan(seconds, now) {
     const { from, to } = this.at(now);
-    const end = Math.min(to + seconds, now + AHEAD * this.#span);
+    const end = Math.min(to + seconds, now + this.#ahead * this.#span);
     const begin = Math.max(end - this.#span, now - LONGEST_S);
-    if (seconds < 0 || !this.follows) this.#to = seconds > 0 && to + seconds >= now + AHEAD * this.#span ? null : begin + this.#span;
+    if (seconds < 0 || !this.follows) this.#to = seconds > 0 && to + seconds >= now + this.#ahead * this.#span ? null : begin + this.#span;
     return from !== begin;
   }
 }

@@ -1,5 +1,6 @@
 // What is told of a node at a moment: the job, hole or fragment there, for how long, and why it ended.
 
+import { h } from "../dom.js";
 import { clock, count, day, duration } from "../format.js";
 
 const CAUSES = {
@@ -14,9 +15,30 @@ const CAUSES = {
   "never reported": "ended before it reported",
 };
 
+export class Tip {
+  constructor(root) {
+    this.element = h("div", { class: "tip", hidden: "" });
+    root.append(this.element);
+  }
+
+  /** Shows lines at a point of the page, the first one in bold; none: nothing is shown. */
+  show(lines, left, top) {
+    this.element.hidden = lines.length === 0;
+    if (this.element.hidden) return;
+    this.element.replaceChildren(...lines.map((line, i) => h(i ? "p" : "strong", {}, line)));
+    const room = document.documentElement.clientWidth - this.element.offsetWidth - 12;
+    this.element.style.left = `${Math.max(8, Math.min(left, room))}px`;
+    this.element.style.top = `${top}px`;
+  }
+
+  hide() {
+    this.element.hidden = true;
+  }
+}
+
 /** Lines about `node` at the time `at`; none if nothing is known. */
 export function linesAbout(node, at, now, bars, state) {
-  if (at > now) return expected(node, at, now, state);
+  if (at > now) return expected(node, at, now, bars, state);
   if (!bars) return [];
   const covers = (bar) => bar.start_at <= at && (bar.end_at === null || at < bar.end_at);
   const place = bars.stretches.findIndex(covers);
@@ -46,10 +68,19 @@ function endOf(after) {
   return after.state === "hole" ? [] : [`then the node was ${after.state}`];
 }
 
-function expected(node, at, now, state) {
+function expected(node, at, now, bars, state) {
+  const announced = bars?.announced.filter((bar) => bar.start_at <= at && at < bar.end_at) ?? [];
+  if (announced.length) return announced.flatMap((bar) => aboutAnnounced(node, bar, now));
   const end = state?.hole_ends_at;
   if (end === null || end === undefined) return [`${node}: nothing is known of what is to come`];
   return at < end ? [`${node}: expected to be idle for ${duration(end - now)} more`] : [`${node}: a foreground job is expected at ${moment(end, now)}`];
+}
+
+function aboutAnnounced(node, { kind, name, title, start_at: start, end_at: end }, now) {
+  const what = kind === "reservation" ? `reservation ${name}` : `foreground job ${name} is announced`;
+  const begin = start > now ? moment(start, now) : kind === "reservation" ? `since ${moment(start, now)}` : "any moment";
+  const known = end === Infinity ? ", no end is known" : ` to ${moment(end, now)}, ${duration(end - start)}`;
+  return [`${node}: ${what}`, title, begin + known].filter(Boolean);
 }
 
 function forecast(state, now) {

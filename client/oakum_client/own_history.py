@@ -1,0 +1,181 @@
+"""What a running service has seen of idle nodes and trainers, as a log and a workload to replay."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from oakum_client.rest.client import OakumClient
+from oakum_service.api.schemas.intervals import Interval
+from oakum_service.api.schemas.series import SeriesPoint
+from oakum_service.api.schemas.trainers import TrainerView
+from oakum_service.states import LIVE_STATES
+from oakum_solver.curves import Sample, fit_curve
+from oakum_solver.errors import LogError
+from oakum_solver.logs.holes import HoleLog
+from oakum_solver.objectives import Objective
+from oakum_solver.problem import Curve, PlannedTrainer
+from oakum_solver.replay.accounts import sample_worth
+from oakum_solver.replay.workload import WorkItem, Workload
+
+_POINTS = 5000
+
+
+@dataclass(frozen=True)
+class OwnTrainer:
+    """What one trainer did within the history."""
+
+    item: WorkItem
+    samples: float
+    """Samples that it trained."""
+    training_node_s: float
+    """Node-seconds in which it had members, stalls included."""
+    stalled_node_s: float
+    """The part of it that went into stalls, by its mean number of nodes."""
+    warm_up_node_s: float
+    """Node-seconds from its fragments' launches to their first generations."""
+
+
+@dataclass(frozen=True)
+class OwnHistory:
+    """The history from `began_at` on, in Unix seconds: holes, and what the service made of them."""
+
+    began_at: float
+    log: HoleLog
+    trainers: tuple[OwnTrainer, ...]
+
+    @property
+    def workload(self) -> Workload:
+        """The trainers to replay."""
+        return Workload(tuple(trainer.item for trainer in self.trainers))
+
+    def achieved(self, objective: Objective) -> float:
+        """The worth of all samples that the service has trained, as `ReplayResult.achieved` of a replay."""
+        return sum(each.samples * sample_worth(objective, each.item.trainer) for each in self.trainers)
+
+    @property
+    def node_hours(self) -> dict[str, float]:
+        """What became of the idle node-hours, by the words of `replay.export.loss_hours` as far as the service
+        knows them, and `productive`."""
+        training = sum(each.training_node_s for each in self.trainers) / 3600
+        stalled = sum(each.stalled_node_s for each in self.trainers) / 3600
+        startup = sum(each.warm_up_node_s for each in self.trainers) / 3600
+        unallocated = max(0.0, self.log.idle_node_s / 3600 - training - startup)
+        return {
+            "productive": max(0.0, training - stalled),
+            "startup": startup,
+            "stalls": stalled,
+            "unallocated": unallocated,
+        }
+
+
+def read_own_history(client: OakumClient, since_s: float) -> OwnHistory:
+    """The history of the last `since_s` seconds. Raises a `ClientError`, and `LogError` where the service has seen
+    no idle node or trained no trainer in that time."""
+    now = time.time()
+    holes = client.holes(since_s).holes
+    if not holes:
+        raise LogError(f"the service has seen no idle node in the last {since_s / 3600:.3g} h")
+    began_at = max(now - since_s, min(hole.start_at for hole in holes))
+    views = [view for view in client.trainers().trainers if _is_within(view, began_at)]
+    if any(view.is_private for view in views):
+        raise LogError("others' trainers are private: replay the service's history with an administrator's token")
+    trained = [view for view in views if view.measured_rates or view.spec.curve]
+    times = Counter(view.name for view in trained)
+    trainers = tuple(
+        _trainer(view, view.name if times[view.name] == 1 else view.id, _points(client, view), began_at)
+        for view in trained
+    )
+    if not trainers:
+        raise LogError(f"no trainer has trained in the last {since_s / 3600:.3g} h")
+    notes = ["read from what the service has seen: a time in which it did not run counts as it was before"]
+    if len(trained) < len(views):
+        notes.append(f"trainers whose speed was never measured, left out: {len(views) - len(trained):,}")
+    names = {node.name for node in client.nodes().nodes}
+    return OwnHistory(began_at, _log(holes, names, began_at, now, notes), trainers)
+
+
+def _is_within(view: TrainerView, began_at: float) -> bool:
+    return (view.ended_at is None or view.ended_at > began_at) and (view.samples > 0 or view.state in LIVE_STATES)
+
+
+def _log(
+    holes: Sequence[Interval], names: Iterable[str], began_at: float, now: float, notes: list[str]
+) -> HoleLog:
+    nodes = tuple(sorted({*names, *(hole.node for hole in holes)}))
+    index = {name: number for number, name in enumerate(nodes)}
+    spans = sorted(
+        (max(hole.start_at, began_at) - began_at, (hole.end_at or now) - began_at, index[hole.node])
+        for hole in holes
+        if (hole.end_at or now) > max(hole.start_at, began_at)
+    )
+    return HoleLog(
+        name="own",
+        nodes=nodes,
+        node=np.array([node for _, _, node in spans], dtype=np.int32),
+        start_s=np.array([start_s for start_s, _, _ in spans]),
+        end_s=np.array([end_s for _, end_s, _ in spans]),
+        duration_s=now - began_at,
+        notes=tuple(notes),
+    )
+
+
+def _points(client: OakumClient, view: TrainerView) -> list[SeriesPoint]:
+    return client.series(view.id, _POINTS, from_at=view.submitted_at).points
+
+
+def _trainer(view: TrainerView, label: str, points: Sequence[SeriesPoint], began_at: float) -> OwnTrainer:
+    before = max((point.step for point in points if point.at <= began_at), default=0)
+    samples_before = view.samples * before / view.step if view.step else 0.0
+    node_s, had_nodes_s = _training_time(points, began_at)
+    spent = view.time_spent
+    stalled_s = 0.0 if spent is None else spent.grow_s + spent.shrink_s + spent.loss_s
+    # Stalls and warm-ups are known of a trainer's whole life: the history has its share of that.
+    share = 1.0 if not view.step else 1.0 - before / view.step
+    return OwnTrainer(
+        item=WorkItem(
+            _planned(view, label), max(0.0, view.submitted_at - began_at), _wanted(view, samples_before)
+        ),
+        samples=view.samples - samples_before,
+        training_node_s=node_s,
+        stalled_node_s=share * stalled_s * (node_s / had_nodes_s if had_nodes_s else 0.0),
+        warm_up_node_s=0.0 if spent is None else share * spent.warm_up_node_s,
+    )
+
+
+def _wanted(view: TrainerView, samples_before: float) -> float | None:
+    """Samples that the trainer was to train within the history; of one that was ended early, those that it did."""
+    total = view.total_samples if view.state in LIVE_STATES else view.samples
+    return None if total is None else max(1.0, total - samples_before)
+
+
+def _training_time(points: Sequence[SeriesPoint], began_at: float) -> tuple[float, float]:
+    """(node-seconds, seconds) in which the trainer had nodes since `began_at`."""
+    node_s = had_nodes_s = 0.0
+    for point, following in itertools.pairwise(points):
+        seconds = following.at - max(point.at, began_at)
+        if point.nodes and seconds > 0:
+            node_s += point.nodes * seconds
+            had_nodes_s += seconds
+    return node_s, had_nodes_s
+
+
+def _planned(view: TrainerView, label: str) -> PlannedTrainer:
+    spec = view.spec
+    samples = [Sample(rate.nodes, rate.samples_per_s, rate.seconds) for rate in view.measured_rates]
+    prior = Curve(spec.curve) if spec.curve else None
+    return PlannedTrainer(
+        id=label,
+        curve=fit_curve(samples, prior, spec.max_nodes).curve,
+        min_nodes=spec.min_nodes,
+        max_nodes=spec.max_nodes,
+        sizes=spec.listed_sizes,
+        weight=spec.weight,
+        priority=spec.priority,
+        user=view.user,
+    )
