@@ -20,7 +20,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 
 from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError
-from oakum_worker.parallel import group
+from oakum_worker.parallel import group_sockets
 from oakum_worker.parallel.pipeline.schedules import build
 from pipeline_ranks import (
     Pipeline,
@@ -134,5 +134,5 @@ def lose_a_worker(message_driven: bool, deadly: int, rank: int, store: dist.Stor
 
 def cut() -> None:
     """Break this process's connections, as its agent has it do when a member is lost."""
-    for descriptor in group._sockets().values():
-        group._shut_down(descriptor, own_port=0)
+    for descriptor in group_sockets.own_sockets().values():
+        group_sockets.shut_down(descriptor, own_port=0)

@@ -32,7 +32,7 @@ import torch.distributed as dist
 
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.chunks import Chunk, share_of
-from oakum_worker.parallel.group import LostInPasses, collective_of_passes
+from oakum_worker.parallel.lost_peers import LostInPasses, collective_of_passes
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.waiting import all_gather, all_reduce
 from oakum_worker.spec import TrainerSpec

@@ -8,7 +8,7 @@ from torch import nn
 
 from oakum_worker.errors import GroupError
 from oakum_worker.losses import Weight, to_mean
-from oakum_worker.parallel.group import lost_peers
+from oakum_worker.parallel.lost_peers import lost_peers
 from oakum_worker.parallel.step_engine import GlobalBatch, Reduced, StepEngine, StepVotes, compute_passes
 from oakum_worker.parallel.subgroups import Subgroups
 

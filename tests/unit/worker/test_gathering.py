@@ -22,7 +22,7 @@ from gathering_tasks import (
 from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.gathering import Gathering, gather_batch, own_rows
 from oakum_worker.parallel.chunks import equal_chunks, share_of
-from oakum_worker.parallel.group import LostInPasses
+from oakum_worker.parallel.lost_peers import LostInPasses
 from oakum_worker.rehearsal import rehearse
 from oakum_worker.step.training_loop import TrainingLoop
 from pipeline_ranks import meeting_at

@@ -13,7 +13,7 @@ from torch import nn
 from cells import each
 from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.parallel.chunks import equal_chunks
-from oakum_worker.parallel.group import lost_peers
+from oakum_worker.parallel.lost_peers import lost_peers
 from oakum_worker.parallel.template import ModelTemplate, UnitSizes, _units
 
 

@@ -19,23 +19,20 @@ Where the node has GPUs, collectives of tensors on them go through NCCL, whose g
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import os
-import socket
-import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.broken_groups import let_go_of
+from oakum_worker.parallel.group_sockets import deafen, is_connection, own_sockets, shut_down
 from oakum_worker.parallel.stations import node_sizes
 from oakum_worker.parallel.subgroups import MESH_TIMEOUT, StoreSubgroups, Subgroups, wait_for_all_ranks
 from oakum_worker.parallel.waiting import COLLECTIVE_TIMEOUT, give_up_where
@@ -48,10 +45,6 @@ from oakum_worker.torch_internals import set_group_timeout
 
 _HEARING_S, _RETRY_S = 30.0, 0.05
 """Time for rank 0 to answer and to have heard of the generation; and between two tries."""
-_ATTACH_FILTER = 26
-"""SO_ATTACH_FILTER of asm-generic/socket.h."""
-_DROP_ALL = struct.pack("HBBI", 6, 0, 0, 0)
-"""A filter of linux/filter.h that returns 0: of each packet keep nothing."""
 _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 _CLOSING_S = 5.0
 """Time for gloo to close the connections of a group that is cut. It does not close one on which data has come for
@@ -114,12 +107,12 @@ class GenerationGroup:
             return None
         self.expect(generation)
         with self._lock:
-            self._number, self._before, self._sockets = generation.number, set(_sockets()), None
+            self._number, self._before, self._sockets = generation.number, set(own_sockets()), None
             self._cut_s = math.inf
         try:
             self._client = self._connect(generation)
             store = dist.PrefixStore(f"generation-{generation.number}", self._client)
-            self._store_sockets = set(_sockets()) - self._before
+            self._store_sockets = set(own_sockets()) - self._before
             wait_for_all_ranks(store, size, COLLECTIVE_TIMEOUT)
             dist.init_process_group(
                 _backend(),
@@ -142,7 +135,7 @@ class GenerationGroup:
             raise GroupError(f"generation {generation.number} could not be formed: {error}") from error
         with self._lock:
             was_cut = self.is_cut
-            self._sockets = set(_sockets()) - self._before
+            self._sockets = set(own_sockets()) - self._before
             _deafen(self._sockets)
             self._subgroups = StoreSubgroups(
                 store,
@@ -185,13 +178,13 @@ class GenerationGroup:
             subgroups = self._subgroups
             if subgroups is None or self.is_cut:
                 raise GroupError(f"the group {name} could not be formed: the generation is over")
-            self._widening = set(_sockets())
+            self._widening = set(own_sockets())
         try:
             group = subgroups.form(name, ranks)
         finally:
             with self._lock:
                 if self._sockets is not None and self._widening is not None:
-                    self._sockets |= (new := set(_sockets()) - self._widening)
+                    self._sockets |= (new := set(own_sockets()) - self._widening)
                     _deafen(new)
                 self._widening = None
         if (number := self._number_cut()) is not None:  # and this has connected after that
@@ -245,7 +238,7 @@ class GenerationGroup:
         its connections is closed. Empty else, and on nodes with GPUs."""
         if self._sockets is None or dist.group.WORLD is None or _backend() != "gloo":
             return []
-        if not self.is_cut and self._sockets <= _sockets().keys():
+        if not self.is_cut and self._sockets <= own_sockets().keys():
             return []
         return [dist.group.WORLD, *(self._subgroups.formed if self._subgroups is not None else ())]
 
@@ -259,9 +252,9 @@ class GenerationGroup:
             if self._number is None or self._number > up_to:
                 return None
             self._cut_s = min(self._cut_s, time.monotonic())
-            for name, descriptor in _sockets().items():
+            for name, descriptor in own_sockets().items():
                 if self._is_of_group(name):
-                    _shut_down(descriptor, own_port=self.endpoint.port)
+                    shut_down(descriptor, own_port=self.endpoint.port)
             world = dist.group.WORLD if self._sockets is not None else None
             if world is not None and _backend() != "gloo":
                 world.abort()
@@ -278,8 +271,8 @@ class GenerationGroup:
             if number != self._number or time.monotonic() >= self._cut_s + _CLOSING_S:
                 return True
             of_group = (self._sockets or set()) - self._store_sockets
-            still_open = (descriptor for name, descriptor in _sockets().items() if name in of_group)
-            return not any(_is_connection(descriptor, self.endpoint.port) for descriptor in still_open)
+            still_open = (descriptor for name, descriptor in own_sockets().items() if name in of_group)
+            return not any(is_connection(descriptor, self.endpoint.port) for descriptor in still_open)
 
     def _is_of_group(self, socket_name: str) -> bool:
         if self._sockets is None:
@@ -318,6 +311,12 @@ def _backend() -> str:
     return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
 
 
+def _deafen(names: set[str]) -> None:
+    """Let gloo hear no stranger on the sockets `names`; NCCL connects when it is first used, and is left alone."""
+    if _backend() == "gloo":
+        deafen(names)
+
+
 def _forget_failed_attempt() -> None:
     """Reset torch's count of this process's groups to zero.
 
@@ -350,106 +349,3 @@ def _secret_of(generation: Generation) -> bytes:
 def _world() -> dist.ProcessGroup:
     assert dist.group.WORLD is not None
     return dist.group.WORLD
-
-
-def _sockets() -> dict[str, int]:
-    """This process's open sockets: name -> descriptor. The kernel gives each socket a name of its own, such as
-    `socket:[4711]`.
-
-    Sockets are told apart by name and not by descriptor: a broken group closes its sockets slowly, and the next
-    group's sockets get the descriptors that become free meanwhile.
-    """
-    descriptors = {}
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            name = str(entry.readlink())
-            if name.startswith("socket:"):
-                descriptors[name] = int(entry.name)
-    return descriptors
-
-
-@contextlib.contextmanager
-def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """A socket object for a duplicate of the descriptor; closing it leaves the original open."""
-    handle = socket.socket(fileno=os.dup(descriptor))
-    try:
-        yield handle
-    finally:
-        handle.close()
-
-
-def _shut_down(descriptor: int, own_port: int) -> None:
-    """Shut down the socket if it is connected, but not to this process's own store at `own_port`.
-
-    A listening socket is left alone: gloo terminates the process if one of its own is shut down. Peers may already
-    meet at the store for the next generation.
-    """
-    if _is_connection(descriptor, own_port):
-        with contextlib.suppress(OSError), _borrowed(descriptor) as handle:
-            handle.getpeername()
-            handle.shutdown(socket.SHUT_RDWR)
-
-
-def _deafen(names: set[str]) -> None:
-    """Let the kernel drop whatever comes for those of the sockets `names` that listen.
-
-    gloo keeps its own open for as long as the group lives, keeps every connection of a stranger, and ends the
-    process when it has no descriptor left for another. It does so, too, where one of them is shut down or closed.
-    NCCL, which connects when it is first used, is left alone."""
-    if _backend() != "gloo":
-        return
-    program = ctypes.create_string_buffer(_DROP_ALL, len(_DROP_ALL))
-    attached = struct.pack("HP", 1, ctypes.addressof(program))
-    for name, descriptor in _sockets().items():
-        if name in names:
-            with contextlib.suppress(OSError), _borrowed(descriptor) as handle:
-                if handle.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    handle.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, attached)
-
-
-def _is_connection(descriptor: int, own_port: int) -> bool:
-    """Whether the socket is a TCP connection, broken or not, other than to this process's own store at
-    `own_port`."""
-    with contextlib.suppress(OSError), _borrowed(descriptor) as handle:
-        return (
-            handle.family in (socket.AF_INET, socket.AF_INET6)
-            and not handle.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-            and handle.getsockname()[1] != own_port
-        )
-    return False
-
-
-class LostInPasses:
-    """Notes that a rank was lost in passes that nobody can end early, such as a script's own. They go on with this
-    rank's samples alone, and what they compute is thrown away where the step would be taken."""
-
-    def __init__(self) -> None:
-        self.error: GroupError | None = None
-
-
-@contextlib.contextmanager
-def lost_peers(when: str) -> Iterator[None]:
-    """Context in which the `RuntimeError` of a failed collective is raised as `GroupError`; `when` goes into its
-    message. For collectives that other code starts, such as FSDP2 or an optimizer. Other errors pass through."""
-    try:
-        yield
-    except RuntimeError as error:
-        if isinstance(error, dist.DistError) or "gloo" in str(error):
-            raise GroupError(f"a rank was lost {when}: {error}") from error
-        raise
-
-
-@contextlib.contextmanager
-def collective_of_passes(when: str, lost: LostInPasses | None) -> Iterator[bool]:
-    """Context of a collective within forward or backward passes. Yields whether to call it: not where `lost` knows
-    of a lost rank. Failures are noted in `lost`, the first one alone; with None they raise `GroupError`, whose
-    message says `when`."""
-    if lost is None:
-        with lost_peers(when):
-            yield True
-        return
-    try:
-        with lost_peers(when):
-            yield lost.error is None
-    except GroupError as error:
-        lost.error = lost.error or error

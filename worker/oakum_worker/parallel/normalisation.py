@@ -26,7 +26,7 @@ from torch import nn
 
 from oakum_worker.errors import TaskError, TrainingWarning
 from oakum_worker.listing import some_of
-from oakum_worker.parallel.group import LostInPasses, collective_of_passes
+from oakum_worker.parallel.lost_peers import LostInPasses, collective_of_passes
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.waiting import all_gather, all_reduce
 from oakum_worker.spec_options import BatchNormChoice

@@ -32,7 +32,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import SGD, Adam, Optimizer
 
-from oakum_worker.parallel.group import lost_peers
+from oakum_worker.parallel.lost_peers import lost_peers
 from oakum_worker.parallel.offload_storage import (
     WEIGHTS,
     FlatStorage,

@@ -23,7 +23,7 @@ from torch import nn
 from oakum_worker.errors import GroupError
 from oakum_worker.losses import Weight, to_mean
 from oakum_worker.parallel.buckets import multiply_gradients
-from oakum_worker.parallel.group import lost_peers
+from oakum_worker.parallel.lost_peers import lost_peers
 from oakum_worker.parallel.shards import Shards
 from oakum_worker.parallel.step_engine import (
     GlobalBatch,

@@ -13,7 +13,7 @@ from torch import nn
 from oakum_worker.errors import GroupError
 from oakum_worker.gathering import Share, alone
 from oakum_worker.parallel.chunks import Chunk
-from oakum_worker.parallel.group import LostInPasses
+from oakum_worker.parallel.lost_peers import LostInPasses
 from oakum_worker.parallel.step_engine import Reduced
 from oakum_worker.state.cursor import Cursor
 from oakum_worker.step.training_loop import StepResult, TrainingLoop

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from oakum_worker.errors import GroupError
-from oakum_worker.parallel.group import lost_peers
+from oakum_worker.parallel.lost_peers import lost_peers
 from oakum_worker.parallel.reshard import gather_documents
 from oakum_worker.parallel.waiting import all_reduce
 

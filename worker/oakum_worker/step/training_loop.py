@@ -13,7 +13,7 @@ import torch.distributed as dist
 from oakum_worker.errors import TaskError
 from oakum_worker.gathering import Gathering
 from oakum_worker.parallel.gradient_look import GradientLook
-from oakum_worker.parallel.group import lost_peers
+from oakum_worker.parallel.lost_peers import lost_peers
 from oakum_worker.parallel.normalisation import normalise
 from oakum_worker.parallel.step_engine import Reduced, StepVotes
 from oakum_worker.parallel.subgroups import Subgroups

@@ -19,7 +19,7 @@ from oakum_worker.parallel.chunks import Chunk, own_chunks
 from oakum_worker.parallel.divided_engine import DividedEngine
 from oakum_worker.parallel.grids.arranging import GridArranger
 from oakum_worker.parallel.grids.state import GridState
-from oakum_worker.parallel.group import lost_peers
+from oakum_worker.parallel.lost_peers import lost_peers
 from oakum_worker.parallel.pipeline.gradients import GradientSum
 from oakum_worker.parallel.step_engine import GlobalBatch, Reduced, StepVotes
 from oakum_worker.parallel.tensor.computing import computing

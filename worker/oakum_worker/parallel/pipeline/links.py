@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from oakum_worker.chain import Values
 from oakum_worker.errors import TaskError
-from oakum_worker.parallel.group import lost_peers
+from oakum_worker.parallel.lost_peers import lost_peers
 from oakum_worker.parallel.pipeline.messages import BoundaryTensors, TensorHeader, ValuesSpec
 from oakum_worker.parallel.pipeline.operations import SENDS, Schedule
 from oakum_worker.parallel.subgroups import Subgroups
