@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+
+from oakum_service import clock
 
 
 class TurnClock:
     """Knows how long ago the controller's newest turn ended without an error. Any thread may use it."""
 
-    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock_s: Callable[[], float] = clock.steady_s) -> None:
         """`clock_s` returns seconds and never goes back."""
         self._clock_s = clock_s
         self._ended_at_s: float | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -13,6 +12,7 @@ from sqlalchemy import case, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from oakum_service import clock
 from oakum_service.change_signal import ChangeSignal
 from oakum_service.control.report_pace import LONGEST_S, report_interval_s
 from oakum_service.db.batch_writer import BatchWriter
@@ -71,7 +71,7 @@ class ReportInbox:
     def submit(self, fragment: str, report: FragmentReport) -> Future[bool]:
         """Have the report written if it is newer than the stored one. The future says whether the fragment is
         live; otherwise nothing was written."""
-        return self._writer.submit(ArrivedReport(fragment, report, time.time()))
+        return self._writer.submit(ArrivedReport(fragment, report, clock.now()))
 
     def _write(self, arrivals: Sequence[ArrivedReport]) -> list[bool]:
         newest = _newest(arrivals)
@@ -93,14 +93,14 @@ class ReportInbox:
         before = self._heard.pop(fragment, _Heard(-1, (), 0.0))
         is_newer = report.sequence > before.sequence
         sequence, urgent = (report.sequence, report.urgent) if is_newer else (before.sequence, before.urgent)
-        self._heard[fragment] = _Heard(sequence, urgent, time.monotonic())
+        self._heard[fragment] = _Heard(sequence, urgent, clock.steady_s())
         if is_newer:
             (self._telling.discard if report.progress is None else self._telling.add)(fragment)
         return is_newer and urgent != before.urgent
 
     def _forget_silent(self) -> None:
         """Drop the fragments that have not been heard for so long that they do not count as reporting."""
-        silent_since_s = time.monotonic() - _FORGOTTEN_S
+        silent_since_s = clock.steady_s() - _FORGOTTEN_S
         while self._heard and next(iter(self._heard.values())).at_s < silent_since_s:
             self._forget(next(iter(self._heard)))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,7 +18,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from oakum_service import instruments
+from oakum_service import clock, instruments
 from oakum_service.change_signal import ChangeSignal
 from oakum_service.config import Settings
 from oakum_service.control.chart_points import record_gap
@@ -117,7 +116,7 @@ class Controller:
         self._observed: Observation | None = None
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="controller")
         self._watching = False
-        self._listening_since = self._turned_at = self._starts_since = time.time()
+        self._listening_since = self._turned_at = self._starts_since = clock.now()
         self._held: ActiveHold | None = None
         self._meter = ClusterMeter()
         self._limits = LimitWatch()
@@ -134,7 +133,7 @@ class Controller:
                     await self._stand_down()
                 await self._news_for_controller.wait(self._news_for_controller.version, _LOOK_S)
                 continue
-            self._listening_since = self._turned_at = time.time()
+            self._listening_since = self._turned_at = clock.now()
             self._waits.begin()
             self._meter.begin()
             self._preference.begin()
@@ -216,8 +215,8 @@ class Controller:
         except LeaseLost:
             return  # another controller is in charge of the fragments
         self._news_for_controller.notify()
-        deadline_s = time.monotonic() + timeout_s
-        while time.monotonic() < deadline_s:
+        deadline_s = clock.steady_s() + timeout_s
+        while clock.steady_s() < deadline_s:
             version = self._news_for_readers.version
             if not await self._in_thread(self._num_live):
                 return
@@ -256,7 +255,7 @@ class Controller:
     def _forget(self) -> None:
         """Add up the hours that are over, and delete what is too old, in short transactions: agents and hooks wait
         for each of them."""
-        now = time.time()
+        now = clock.now()
         with self._readers.begin() as session:
             hours = complete_hours(session, now)
             observed = newest_observation(session)
@@ -267,7 +266,7 @@ class Controller:
         is_all = False
         while not is_all and not self._stopping:
             with self._lease.writing() as session:
-                forgotten = forget(session, time.time(), self._folders_to)
+                forgotten = forget(session, clock.now(), self._folders_to)
             self._folders_to, is_all = forgotten.folders_to, forgotten.is_all
             remove_folders(self._settings.fragments_dir, forgotten.fragments)
 
@@ -281,7 +280,7 @@ class Controller:
             raise LeaseLost(f"{self._lease.name} could not renew the controller's lease")
 
     async def _membership_turn(self) -> None:
-        began_s, self._is_turning = time.monotonic(), True
+        began_s, self._is_turning = clock.steady_s(), True
         try:
             with instruments.TURN_S.labels("membership").time():
                 needs_plan = await self._in_thread(self._observe_and_decide)
@@ -291,7 +290,7 @@ class Controller:
         if needs_plan:
             self._replan.notify()
         # Where there is always news, one turn after the other would leave no time for others to write.
-        await asyncio.sleep(min(_LONGEST_REST_S, _REST * (time.monotonic() - began_s)))
+        await asyncio.sleep(min(_LONGEST_REST_S, _REST * (clock.steady_s() - began_s)))
 
     async def _planning_turn(self) -> None:
         await asyncio.sleep(self._settings.debounce_s)
@@ -307,7 +306,7 @@ class Controller:
         taken over.
         """
         snapshot = self._scheduler.snapshot()
-        now = time.time()
+        now = clock.now()
         with self._lease.writing() as session:
             # What has started while no controller looked has started under Oakum as well.
             self._starts_since = self._lease.snapshot_at(session) or self._starts_since
@@ -337,7 +336,7 @@ class Controller:
         """One turn of the membership loop: read the scheduler, the reports and the hold, and publish what follows.
         Returns whether a new plan is needed. Raises `LeaseLost` where another process holds the lease."""
         self._renew_or_lose()
-        now = time.time()
+        now = clock.now()
         was_stopped = now - self._turned_at > self._settings.heartbeat_timeout_s / 2
         if was_stopped:
             # This process was stopped for a while and received no reports meanwhile.
@@ -427,7 +426,7 @@ class Controller:
         # A plan would take nodes from trainers, and while the scheduler is silent nobody could be given them.
         if self._scheduler.silence() is not None:
             return True
-        return time.time() - observed.snapshot.taken_at > too_old_s(self._scheduler, self._poll_s())
+        return clock.now() - observed.snapshot.taken_at > too_old_s(self._scheduler, self._poll_s())
 
     def _release_all(self) -> None:
         with self._lease.writing() as session:

@@ -4,11 +4,11 @@ not recorded."""
 from __future__ import annotations
 
 import dataclasses
-import time
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from oakum_service import clock
 from oakum_service.config import Settings
 from oakum_service.control.new_trainers import new_trainer
 from oakum_service.control.observe import Observation, newest_observation
@@ -59,7 +59,7 @@ def pose_with_candidate(
     observed = newest_observation(session)
     if observed is None:
         raise Conflict("the scheduler has not been read yet: ask again in a moment")
-    now = time.time()
+    now = clock.now()
     candidate = new_trainer(spec, user, now)
     problem = pose(session, observed, settings, now, [candidate])
     limit_s = min(problem.time_limit_s, _LONGEST_SOLVE_S)
@@ -89,7 +89,7 @@ def solve_for_candidate(
         start_in_s=start_s,
         samples_per_s=rate,
         finish_in_s=finish_s,
-        hole_ends_in_s=max(0.0, min(wanted_at) - time.time()) if wanted_at else None,
+        hole_ends_in_s=max(0.0, min(wanted_at) - clock.now()) if wanted_at else None,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from oakum_service import clock
 from oakum_service.control import launch_records
 from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.giving_back import release
@@ -67,7 +67,7 @@ class Executor:
         """
         if self._dry_run:
             return 0
-        now = time.time()
+        now = clock.now()
         with self._lease.writing() as session:
             if self._is_held(session) or _taken_since(session, observed.snapshot.taken_at):
                 return 0
@@ -109,7 +109,7 @@ class Executor:
             trainer = session.get_one(Trainer, group[0].trainer_id)
             # Checked again: the plan may be older.
             is_wanted = not self._is_held(session) and not _taken_since(session, snapshot.taken_at)
-            if is_wanted and launch_records.may_launch(session, trainer, nodes, snapshot, time.time()):
+            if is_wanted and launch_records.may_launch(session, trainer, nodes, snapshot, clock.now()):
                 configs = [self._configs.make(each.fragment, trainer, each.node, each.address) for each in group]
         job_ids: Mapping[str, str] = {}
         refused = ""
@@ -119,7 +119,7 @@ class Executor:
             refused = str(error)
         except SchedulerError as error:
             _log.info("fragments on %s were not started: %s", ", ".join(nodes), error)
-        answered_at = time.time()  # a submission may have taken long
+        answered_at = clock.now()  # a submission may have taken long
         with self._lease.writing() as session:
             for launch in group:
                 with about(trainer=launch.trainer_id, fragment=launch.fragment):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from sqlalchemy import inspect
 from sqlalchemy.orm import Session
 
+from oakum_service import clock
 from oakum_service.db import event_log
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Conflict, Forbidden
@@ -27,7 +27,7 @@ from oakum_worker.strategy_table import options_of, strategy_of
 def add_trainer(session: Session, spec: TrainerSpec, user: str) -> Trainer:
     """Add a trainer that waits for its first nodes. The caller has checked that its name is free. Returns its
     row."""
-    trainer = new_trainer(spec, user, time.time())
+    trainer = new_trainer(spec, user, clock.now())
     session.add(trainer)
     make_findable(session, trainer)
     with about(trainer=trainer.id):
@@ -61,7 +61,7 @@ def give_state(spec: TrainerSpec, other: Trainer, checkpoints: Checkpoints, step
 
 def add_trainer_from(session: Session, spec: TrainerSpec, user: str, given: GivenState) -> Trainer:
     """Add the trainer to which another one's state was given. Returns its row."""
-    trainer = new_trainer(spec, user, time.time())
+    trainer = new_trainer(spec, user, clock.now())
     trainer.id, trainer.checkpoint_step = given.trainer_id, given.step
     session.add(trainer)
     make_findable(session, trainer)

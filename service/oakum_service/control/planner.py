@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
-from oakum_service import instruments
+from oakum_service import clock, instruments
 from oakum_service.config import Settings
 from oakum_service.control.observe import Observation
 from oakum_service.control.plan import pose, write_plan
@@ -40,7 +38,7 @@ class Planner:
         try:
             with self._readers.begin() as session:
                 settings = current(session, self._settings)
-                problem = pose(session, observed, settings, time.time(), node_hours=self._node_hours)
+                problem = pose(session, observed, settings, clock.now(), node_hours=self._node_hours)
             plan = solve(problem)
         except ProblemError as error:
             self._fail(error)
@@ -49,7 +47,7 @@ class Planner:
         _count(plan)
         with self._lease.writing() as session:
             # The solver took its time: the plan is made now.
-            return write_plan(session, plan, problem, observed, time.time()).id
+            return write_plan(session, plan, problem, observed, clock.now()).id
 
     def _fail(self, error: ProblemError) -> None:
         instruments.PLAN_FAILURES.inc()

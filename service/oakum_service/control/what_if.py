@@ -4,7 +4,6 @@ recorded nowhere."""
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from oakum_service import clock
 from oakum_service.config import Settings
 from oakum_service.control.new_trainers import new_trainer
 from oakum_service.control.observe import newest_observation
@@ -68,7 +68,7 @@ def foresee(
     observed = newest_observation(session)
     if observed is None:
         raise Conflict("the scheduler has not been read yet: ask again in a moment")
-    now = time.time()
+    now = clock.now()
     added = [new_trainer(spec, user, now) for spec in hypothesis.added]
     present = pose(session, observed, settings, now, added)
     limit_s = min(present.time_limit_s, _LONGEST_SOLVE_S)

@@ -7,7 +7,6 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
-import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, func, inspect, select, text
 from sqlalchemy.orm import Session
 
+from oakum_service import clock
 from oakum_service.db.engine import migration_scripts, reachable, reading
 from oakum_service.db.models.base import Base
 from oakum_service.db.models.installation import Lease
@@ -166,5 +166,5 @@ def refuse_downgrade(engine: Engine) -> None:
         if "lease" not in inspect(session.connection()).get_table_names():
             return
         holder = session.execute(select(Lease.holder, Lease.expires_at)).first()
-    if holder is not None and holder.expires_at > time.time():
+    if holder is not None and holder.expires_at > clock.now():
         raise ConfigurationError(f"a service uses the database ({holder.holder}): stop it first")

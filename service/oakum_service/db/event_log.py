@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
+from oakum_service import clock
 from oakum_service.db.models.events import EventRecord
 
 _log = logging.getLogger("oakum")
@@ -18,7 +18,7 @@ _log = logging.getLogger("oakum")
 def record(session: Session, kind: str, subject: str, message: str, **data: Any) -> None:
     """Add an event to the session, so that it is written in the transaction that makes it true, and write it to
     the log."""
-    session.add(EventRecord(at=time.time(), kind=kind, subject=subject, message=message, data=data))
+    session.add(EventRecord(at=clock.now(), kind=kind, subject=subject, message=message, data=data))
     _write(kind, subject, message)
 
 
@@ -26,7 +26,7 @@ def record_all(session: Session, events: Sequence[tuple[str, str, str]]) -> None
     """Record many events at once, each a (kind, subject, message): the first snapshot of a cluster has
     thousands."""
     if events:
-        at = time.time()
+        at = clock.now()
         rows = [
             {"at": at, "kind": kind, "subject": subject, "message": message, "data": {}}
             for kind, subject, message in events

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from oakum_service import clock
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models.installation import Lease
 from oakum_service.documents.silence import Silence
@@ -25,7 +25,7 @@ def database_time(session: Session) -> float:
     """The time in Unix seconds by one clock for all processes that use the database: the server's on PostgreSQL,
     this machine's on SQLite."""
     if session.get_bind().dialect.name != "postgresql":
-        return time.time()
+        return clock.now()
     return float(session.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
 
 
@@ -77,12 +77,12 @@ class LeaseHolder:
     @property
     def needs_renewal(self) -> bool:
         """Whether a third of the term has passed since this process renewed the lease, and another may take it."""
-        return not self._alone and time.monotonic() - self._renewed_s > TERM_S / 3
+        return not self._alone and clock.steady_s() - self._renewed_s > TERM_S / 3
 
     def acquire(self) -> bool:
         """Take the lease with a new token, or renew it; returns whether this process holds it now. It cannot be
         taken while another process holds it and its term lasts."""
-        asked_s = time.monotonic()
+        asked_s = clock.steady_s()
         with self._sessions.begin() as session:
             lease = session.execute(select(Lease).where(Lease.id == 1).with_for_update()).scalar_one_or_none()
             if lease is None:
@@ -141,4 +141,4 @@ class LeaseHolder:
             if self.needs_renewal:
                 expires_at = database_time(session) + TERM_S
                 session.execute(update(Lease).where(Lease.id == 1).values(expires_at=expires_at))
-                self._renewed_s = time.monotonic()
+                self._renewed_s = clock.steady_s()

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -15,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from oakum_service import clock
 from oakum_service.change_signal import ChangeSignal
 from oakum_service.config import NoticeSettings
 from oakum_service.db import event_log
@@ -69,7 +69,7 @@ class Courier:
             "Oakum-Event": notice.event,
         }
         if self._settings.secret_file is not None:
-            headers["Oakum-Signature"] = signature(_secret(self._settings.secret_file), time.time(), body)
+            headers["Oakum-Signature"] = signature(_secret(self._settings.secret_file), clock.now(), body)
         try:
             target = self._settings.allowed.target(url)
         except OSError as error:
@@ -143,7 +143,7 @@ class NoticeSender:
         self._closing.close()
 
     def _due(self) -> list[Delivery]:
-        now = time.time()
+        now = clock.now()
         self._announce_starving(now)
         with self._readers.begin() as session:
             if not outbox.something_due(session, now):
@@ -178,12 +178,12 @@ class NoticeSender:
             self._write_down(delivery, type(error).__name__, again=delivery.attempts + 1 < self._settings.attempts)
         else:
             with self._lease.writing() as session:
-                outbox.sent(session, delivery, time.time())
+                outbox.sent(session, delivery, clock.now())
 
     def _write_down(self, delivery: Delivery, error: str, *, again: bool) -> None:
         wait_s = min(self._settings.retry_s * 2**delivery.attempts, _LONGEST_WAIT_S)
         with self._lease.writing() as session:
-            outbox.failed(session, delivery, error, time.time() + wait_s if again else None)
+            outbox.failed(session, delivery, error, clock.now() + wait_s if again else None)
             if not again:
                 where = shown_target(delivery.channel, delivery.target)
                 text = f"the notice that it has {delivery.document.event} was not delivered to {where}: {error}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
+from oakum_service import clock
 from oakum_service.db.models.installation import GivenForecast
 
 _ROW = 1
@@ -20,7 +20,7 @@ def given(session: Session) -> GivenForecast | None:
 def give(session: Session, source: str, lengths_s: Sequence[float], by_name: str) -> None:
     """Keep these lengths of idle times, in seconds, and who told them, in place of what was kept before."""
     row = GivenForecast(
-        id=_ROW, source=source, lengths_s=tuple(sorted(lengths_s)), by_name=by_name, at=time.time()
+        id=_ROW, source=source, lengths_s=tuple(sorted(lengths_s)), by_name=by_name, at=clock.now()
     )
     session.merge(row)
     session.flush()

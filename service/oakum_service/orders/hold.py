@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from oakum_service import clock
 from oakum_service.db import event_log
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.installation import Hold
@@ -32,7 +31,7 @@ def begin(session: Session, reason: str, by_name: str) -> Hold:
     `by_name`; it keeps its start time, and its reason unless a new one is given."""
     hold = current(session)
     if hold is None:
-        hold = Hold(id=_ROW, reason=reason, by_name=by_name, since=time.time())
+        hold = Hold(id=_ROW, reason=reason, by_name=by_name, since=clock.now())
         session.add(hold)
     else:
         hold.reason, hold.by_name = reason or hold.reason, by_name

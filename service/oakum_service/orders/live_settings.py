@@ -4,7 +4,6 @@ every process of the service; without a row, what the service was started with h
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -13,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from oakum_service import clock
 from oakum_service.config import Settings
 from oakum_service.config_file import nearest
 from oakum_service.db.engine import Sessions
@@ -79,7 +79,7 @@ def change(session: Session, name: str, value: Any, by: str) -> None:
     """Change a setting from now on. Raises `NotFound` for a name that is none of `CHANGEABLE`, and `RequestError`
     for a value that it cannot have."""
     typed = _typed(_checked(name), value)
-    session.merge(SettingRecord(name=name, value=json.dumps(_plain(typed)), by_name=by, at=time.time()))
+    session.merge(SettingRecord(name=name, value=json.dumps(_plain(typed)), by_name=by, at=clock.now()))
     session.flush()
 
 
@@ -98,7 +98,7 @@ class CurrentSettings:
     """The settings as they are now, read from the database at most once a second."""
 
     def __init__(
-        self, readers: Sessions, settings: Settings, clock_s: Callable[[], float] = time.monotonic
+        self, readers: Sessions, settings: Settings, clock_s: Callable[[], float] = clock.steady_s
     ) -> None:
         self._readers, self._settings, self._clock_s = readers, settings, clock_s
         self._known, self._read_s = settings, -_FRESH_S

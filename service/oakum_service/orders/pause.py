@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from oakum_service import clock
 from oakum_service.db import event_log
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
@@ -18,7 +17,7 @@ from oakum_service.states import LIVE_STATES
 def begin(session: Session, trainer: Trainer, reason: str, by: str) -> None:
     """Pause the trainer. A pause that is in force keeps its start time, and its reason unless one is given."""
     before = trainer.pause
-    since = time.time() if before is None else before.since
+    since = clock.now() if before is None else before.since
     trainer.pause = Pause(since, by, reason or ("" if before is None else before.reason))
     with about(trainer=trainer.id):
         event_log.record(session, "trainer.paused", trainer.name, f"{by} pauses it: {reason or 'no reason given'}")
@@ -30,7 +29,7 @@ def end(session: Session, trainer: Trainer, by: str) -> bool:
         return False
     trainer.pause = None
     if trainer.waiting_since is not None:
-        trainer.waiting_since = time.time()
+        trainer.waiting_since = clock.now()
     with about(trainer=trainer.id):
         event_log.record(session, "trainer.unpaused", trainer.name, f"{by} ends its pause")
     return True

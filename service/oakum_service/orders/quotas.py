@@ -4,7 +4,6 @@ weight the user may give."""
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.orm import Session
 
+from oakum_service import clock
 from oakum_service.config import Settings
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models.callers import QuotaRecord
@@ -72,7 +72,7 @@ def _with_row(usual: Quota, row: QuotaRecord | None) -> Quota:
 def set_quota(session: Session, user: str, limits: Mapping[str, float | None], by: str) -> None:
     """Give the user these limits, by the names of `Quota`'s fields, in place of all that were set for the user; a
     missing or empty one is as the settings say."""
-    session.merge(QuotaRecord(user_name=user, by_name=by, since=time.time(), **{n: limits.get(n) for n in FIELDS}))
+    session.merge(QuotaRecord(user_name=user, by_name=by, since=clock.now(), **{n: limits.get(n) for n in FIELDS}))
 
 
 def week_begin(now: float) -> float:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from sqlalchemy import select
 
-from oakum_service.db import event_log, lease
+from oakum_service.clock import told_by
+from oakum_service.db import event_log
 from oakum_service.db.engine import Sessions
 from oakum_service.db.lease import TERM_S, LeaseHolder
 from oakum_service.db.models.events import EventRecord
@@ -14,22 +17,22 @@ from oakum_service.errors import LeaseLost
 
 
 class Clock:
-    """Takes the place of the module `time`."""
+    """A clock that stands still until a test moves it."""
 
     def __init__(self) -> None:
-        self.now = 1_000_000.0
+        self.at = 1_000_000.0
 
-    def time(self) -> float:
-        return self.now
+    def now(self) -> float:
+        return self.at
 
-    monotonic = time
+    steady_s = now
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock() -> Iterator[Clock]:
     clock = Clock()
-    monkeypatch.setattr(lease, "time", clock)
-    return clock
+    with told_by(clock):
+        yield clock
 
 
 @pytest.fixture
@@ -71,7 +74,7 @@ def test_a_second_holder_takes_over_after_the_term_and_the_first_writes_nothing_
     sessions: Sessions, clock: Clock, first: LeaseHolder, second: LeaseHolder
 ) -> None:
     assert first.acquire()
-    clock.now += TERM_S + 1.0
+    clock.at += TERM_S + 1.0
     assert second.acquire()
     with pytest.raises(LeaseLost):
         write(first, "first, which does not know it yet")
@@ -82,7 +85,7 @@ def test_a_second_holder_takes_over_after_the_term_and_the_first_writes_nothing_
 def test_a_renewed_lease_is_not_taken(clock: Clock, first: LeaseHolder, second: LeaseHolder) -> None:
     for _ in range(5):
         assert first.acquire()
-        clock.now += TERM_S - 1.0
+        clock.at += TERM_S - 1.0
         assert not second.acquire()
 
 
@@ -90,7 +93,7 @@ def test_a_holder_that_was_late_goes_on_if_nobody_took_its_place(
     sessions: Sessions, clock: Clock, first: LeaseHolder
 ) -> None:
     assert first.acquire()
-    clock.now += 10 * TERM_S
+    clock.at += 10 * TERM_S
     write(first, "late")
     assert first.acquire()
     assert written(sessions) == ["late"]
@@ -100,9 +103,9 @@ def test_what_the_holder_writes_renews_its_lease(clock: Clock, first: LeaseHolde
     """A turn may take longer than the term."""
     assert first.acquire()
     for _ in range(5):
-        clock.now += TERM_S - 1.0
+        clock.at += TERM_S - 1.0
         write(first, "in a long turn")
-    clock.now += TERM_S - 1.0
+    clock.at += TERM_S - 1.0
     assert not second.acquire()
 
 
@@ -110,11 +113,11 @@ def test_one_that_was_replaced_waits_for_its_turn_and_comes_back_with_a_new_toke
     sessions: Sessions, clock: Clock, first: LeaseHolder, second: LeaseHolder
 ) -> None:
     assert first.acquire()
-    clock.now += TERM_S + 1.0
+    clock.at += TERM_S + 1.0
     assert second.acquire()
     assert not first.acquire()
     write(second, "second")
-    clock.now += TERM_S + 1.0
+    clock.at += TERM_S + 1.0
     assert first.acquire()
     with pytest.raises(LeaseLost):
         write(second, "second again")
@@ -148,7 +151,7 @@ def test_one_that_was_replaced_cannot_give_the_lease_up(
     clock: Clock, first: LeaseHolder, second: LeaseHolder
 ) -> None:
     assert first.acquire()
-    clock.now += TERM_S + 1.0
+    clock.at += TERM_S + 1.0
     assert second.acquire()
     first.give_up()
     assert not first.acquire()
