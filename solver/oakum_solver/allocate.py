@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +44,8 @@ class Solution:
     """The method that found it, as `Plan.solver`."""
     optimal: bool
     """Whether the bound proves that no plan is worth more, rounding aside."""
+    grants: Mapping[str, tuple[str, ...]] | None = None
+    """Trainer id -> its nodes, where it matters for some trainer which slots are on one host; else None."""
 
     @property
     def value(self) -> float:
@@ -88,7 +90,7 @@ def _improved(model: ValueModel, best: Solution, left_s: Callable[[], float]) ->
     def go_on() -> bool:
         return left_s() > WORTH_STARTING_S
 
-    dual, prices, bounded = LagrangianDual(model), _prices_by_seconds(model), _bounded_by_prices(model)
+    dual, prices, bounded = LagrangianDual(model), first_prices(model), _bounded_by_prices(model)
     reach = math.inf
     for _ in range(_PRICE_ROUNDS):
         prices, bound = tighten_bound(dual, prices, best.value, _PRICE_STEPS, go_on)
@@ -108,7 +110,7 @@ def _improved(model: ValueModel, best: Solution, left_s: Callable[[], float]) ->
     return _chosen(model, promising_compositions(model, dual, prices, slack), best, left_s)
 
 
-def _kept(model: ValueModel, compositions: Sequence[Composition]) -> tuple[bool, ...]:
+def guarantees_kept(model: ValueModel, compositions: Sequence[Composition]) -> tuple[bool, ...]:
     """For each guaranteed trainer, the longest waiting first: whether it gets nodes.
 
     Solutions are compared by these flags first and by value second.
@@ -130,7 +132,8 @@ def _chosen(model: ValueModel, candidates: Candidates, best: Solution, left_s: C
     except MilpError:
         return best.with_bound(_bound(model)).with_proof()
     worth, best_worth = math.fsum(better.values), best.value
-    if (_kept(model, better.compositions), worth) > (_kept(model, best.compositions), best_worth):
+    kept, best_kept = (guarantees_kept(model, each.compositions) for each in (better, best))
+    if (kept, worth) > (best_kept, best_worth):
         best = dataclasses.replace(
             best,
             compositions=better.compositions,
@@ -142,7 +145,7 @@ def _chosen(model: ValueModel, candidates: Candidates, best: Solution, left_s: C
     return best.with_proof()
 
 
-def _prices_by_seconds(model: ValueModel) -> Floats:
+def first_prices(model: ValueModel) -> Floats:
     """Prices of the pools from which to begin, shape (pools,): the knapsack's price of a productive second
     times the most seconds for which the pool's nodes can be productive. Zeros where trainers have curves by
     node type."""
@@ -304,7 +307,7 @@ def _by_pools(model: ValueModel, thorough: bool, left_s: Callable[[], float]) ->
 def _by_class(model: ValueModel, solution: Solution) -> tuple[tuple[bool, ...], list[float]]:
     """Sort key of a solution: guarantees kept, then the value of each priority class, the highest class first."""
     worths = [math.fsum(solution.values[j] for j in trainers) for trainers in priority_classes(model)]
-    return _kept(model, solution.compositions), worths
+    return guarantees_kept(model, solution.compositions), worths
 
 
 def _bound(model: ValueModel) -> float:

@@ -123,11 +123,13 @@ class _Explained:
 
     def reason(self, j: int) -> Reason:
         trainer, size = self.model.trainers[j], self.sizes[j]
+        if trainer.limit and not trainer.min_nodes <= size < trainer.max_nodes <= self.problem.num_nodes:
+            return Reason(Why.NO_IDLE_NODE, trainer.limit)
         if size == trainer.max_nodes:
             return Reason(Why.AT_MAXIMUM, f"its maximum is {counted(size, 'node')}")
         if size == self.problem.num_nodes:
             return Reason(Why.NO_IDLE_NODE, self._none_idle(size))
-        return self._own_reason(j) or self._cap_reason(j) or self._others_reason(j)
+        return self._own_reason(j) or self._cap_reason(j) or self._hosts_reason(j) or self._others_reason(j)
 
     def _none_idle(self, size: int) -> str:
         other = "other " if size else ""
@@ -178,6 +180,25 @@ class _Explained:
         if cap == 0:
             text = f"{user}'s quota is used up, so {user}'s trainers may have no nodes"
         return Reason(Why.USER_CAP, text, self.steps[j].gain)
+
+    def _hosts_reason(self, j: int) -> Reason | None:
+        """That enough slots are free for trainer j to grow, but not enough of them on one node; None where that is
+        not so."""
+        trainer, size, step = self.model.trainers[j], self.sizes[j], self.steps[j]
+        if trainer.bundle == 1 or self.free < step.end - size:
+            return None
+        given = {node for nodes in (self.solution.grants or {}).values() for node in nodes}
+        left = [(len(set(host.nodes) - given), host.size) for host in self.problem.hosts]
+        if any(free >= (slots if trainer.bundle == "host" else trainer.bundle) for free, slots in left):
+            return None
+        needed = "all slots of a node" if trainer.bundle == "host" else f"{trainer.bundle:,} slots of one node"
+        most = max((free for free, _ in left), default=0)
+        no_more = f"more than {most}" if most else "any"
+        text = (
+            f"{_more(size, step)} would add {self._amount(step.gain)} {self._when()}, but a fragment of it needs "
+            f"{needed}, and of the {self.free:,} free slots no node has {no_more}"
+        )
+        return Reason(Why.BELOW_NEXT_SIZE, text, step.gain)
 
     def _others_reason(self, j: int) -> Reason:
         """The reason that lies in other trainers: who has the nodes from which trainer j would gain, or that none

@@ -15,7 +15,7 @@ the nodes afterwards.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pulp
@@ -50,6 +50,12 @@ class MilpAnswer:
     value: float
     bound: float
     """No selection among the choices has a larger value."""
+    values: Mapping[str, float]
+    """What the solver found for every variable, by its name."""
+
+
+Extension = Callable[[pulp.LpProblem, Sequence[pulp.LpVariable]], None]
+"""Adds constraints to the model, given it and the binary variable of each choice."""
 
 
 def choose(
@@ -59,16 +65,19 @@ def choose(
     problem: Problem,
     left_s: Callable[[], float],
     gap: float,
+    extend: Extension | None = None,
 ) -> MilpAnswer:
     """The selection of choices with the highest value that `problem.milp_solver` finds in `left_s()` seconds.
 
     `incumbent` maps each trainer to the value of its choice in a known plan. The model counts gains from there,
     so that the solver sees small numbers. The solver may stop at a `gap` relative to the incumbent's total
-    value. Raises `MilpError` where it gives no usable answer.
+    value. `extend` adds constraints of its own. Raises `MilpError` where it gives no usable answer.
     """
     gains = [choice.value - incumbent[choice.trainer_index] for choice in choices]
     scale = _COEFFICIENT / max(max(map(abs, gains)), 1e-12)
     model, chosen = _model(choices, gains, capacities, scale)
+    if extend is not None:
+        extend(model, chosen)
     run = run_highs if problem.milp_solver == "highs" else run_cbc
     base = sum(incumbent.values())
     allowed = gap * abs(base) * scale
@@ -79,7 +88,7 @@ def choose(
     bound = math.inf if answer.bound is None else base + answer.bound / scale
     if answer.optimal:
         bound = min(bound, value + allowed / scale)
-    return MilpAnswer(picked, value, max(bound, value))
+    return MilpAnswer(picked, value, max(bound, value), answer.values)
 
 
 def _model(

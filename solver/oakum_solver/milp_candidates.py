@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pulp
 
 from oakum_solver.lagrangian import LagrangianDual
 from oakum_solver.milp import CompositionOption, choose
@@ -28,6 +29,14 @@ class Improvement:
     values: tuple[float, ...]
     bound: float
     """No selection among the candidates has a larger value."""
+    variables: Mapping[str, float]
+    """What the solver found for every variable, by its name."""
+
+
+Extend = Callable[
+    [pulp.LpProblem, Sequence[pulp.LpVariable], Sequence[CompositionOption], Sequence[Composition]], None
+]
+"""Adds constraints to the MILP, given it, the variable of each choice, the choices and their compositions."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +54,12 @@ def improve_by_milp(
     incumbent: tuple[Composition, ...],
     values: tuple[float, ...],
     left_s: Callable[[], float],
+    extend: Extend | None = None,
 ) -> Improvement:
     """The best selection among the candidates and the compositions of the known solution `incumbent`.
 
-    `values` are the values of the incumbent's compositions. Raises `MilpError` where the solver gives no usable
-    answer.
+    `values` are the values of the incumbent's compositions; `extend` adds constraints. Raises `MilpError` where
+    the solver gives no usable answer.
     """
     compositions: list[Composition] = []
     choices: list[CompositionOption] = []
@@ -62,12 +72,18 @@ def improve_by_milp(
     capacities = {str(number): pool.size for number, pool in enumerate(model.pools.pools)}
     capacities |= {f"user {user}": cap for user, cap in model.problem.user_caps.items()}
     gap = 0.0 if candidates.complete else model.problem.gap
-    answer = choose(choices, capacities, dict(enumerate(values)), model.problem, left_s, gap)
+
+    def extension(lp: pulp.LpProblem, chosen: Sequence[pulp.LpVariable]) -> None:
+        if extend is not None:
+            extend(lp, chosen, choices, compositions)
+
+    answer = choose(choices, capacities, dict(enumerate(values)), model.problem, left_s, gap, extension)
     picked = {choices[index].trainer_index: index for index in answer.chosen}
     return Improvement(
         tuple(compositions[picked[j]] for j in range(len(incumbent))),
         tuple(choices[picked[j]].value for j in range(len(incumbent))),
         answer.bound,
+        answer.values,
     )
 
 

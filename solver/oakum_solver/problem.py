@@ -66,6 +66,22 @@ class NodeGroup:
 
 
 @dataclass(frozen=True)
+class Host:
+    """A machine that is given in parts: its nodes, as the problem calls them, are slots of it, alike in type."""
+
+    nodes: tuple[str, ...]
+    """Those that are in the problem's groups: idle, held or free."""
+    size: int
+    """Number of its slots of this type, idle or not."""
+    bundles: tuple[tuple[str, ...], ...] = ()
+    """Those of `nodes` that a fragment holds together: a trainer keeps all of a bundle or none."""
+
+
+Bundle = int | Literal["host"]
+"""How many slots of one host a fragment has together: a number, or all that the host has."""
+
+
+@dataclass(frozen=True)
 class PlannedTrainer:
     """One elastic trainer as the allocator sees it."""
 
@@ -107,6 +123,11 @@ class PlannedTrainer:
     """Labels of the nodes that a plan may give it, and on which it can train; None: nodes of any label."""
     name: str = ""
     """What people call the trainer; empty if that is its id."""
+    bundle: Bundle = 1
+    """How many slots of one host each of its fragments has. Its numbers of nodes count slots, and are sums of
+    bundles; `bundles.possible_sizes` finds them."""
+    limit: str = ""
+    """Why `max_nodes` is lower than what was asked for, as a clause; empty where it is not."""
 
     @property
     def label(self) -> str:
@@ -140,6 +161,8 @@ class PlannedTrainer:
             )
         if self.sizes:
             self._check_sizes()
+        if self.bundle != "host" and self.bundle < 1:
+            raise ProblemError(f"trainer {self.label}: bundle is {self.bundle}: expected at least 1, or host")
         for name in ("weight", "grow_stall_s", "shrink_stall_s", "startup_s", "attained_samples", "waited_s"):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
@@ -191,8 +214,8 @@ MilpSolver = Literal["cbc", "highs"]
 class Problem:
     """One allocation problem: everything a plan depends on.
 
-    Raises `ProblemError` where a trainer or node is listed twice, an owner is unknown, a cap is negative, or a
-    time or the gap is negative or not finite.
+    Raises `ProblemError` where a trainer or node is listed twice, an owner is unknown, a cap is negative, a host
+    has a node that is in no group or in another host, or a time or the gap is negative or not finite.
     """
 
     trainers: tuple[PlannedTrainer, ...]
@@ -212,6 +235,8 @@ class Problem:
     trainer could start up there."""
     gap: float = 1e-6
     """Relative gap between a plan's value and its bound at which the search stops."""
+    hosts: tuple[Host, ...] = ()
+    """Which nodes are slots of one machine, for trainers with bundles; any other node is a host of its own."""
     held: dict[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
     """Trainer id -> nodes that it holds now, in the groups' order."""
     num_nodes: int = field(init=False, repr=False, compare=False)
@@ -240,5 +265,8 @@ class Problem:
         for user, cap in self.user_caps.items():
             if cap < 0:
                 raise ProblemError(f"user {user!r} may have {cap} nodes: expected a cap >= 0")
+        on_hosts = [node for host in self.hosts for node in host.nodes]
+        if len(set(on_hosts)) != len(on_hosts) or not set(on_hosts) <= set(nodes):
+            raise ProblemError("a host has a node that is in no group, or in another host, too")
         object.__setattr__(self, "held", held)
         object.__setattr__(self, "num_nodes", len(nodes))

@@ -10,6 +10,7 @@ import time
 from typing import Literal
 
 from oakum_solver.allocate import Solution, allocate
+from oakum_solver.bundled import in_bundles
 from oakum_solver.equal_share import equal_shares
 from oakum_solver.explain import explain
 from oakum_solver.node_assignment import assign_nodes
@@ -35,7 +36,7 @@ def solve(problem: Problem, policy: Policy = "milp", explained: bool = True) -> 
     started_s = time.perf_counter()
     model = ValueModel(problem)
     solution = _decide(model, policy, started_s)
-    grants = assign_nodes(model, solution.compositions)
+    grants = assign_nodes(model, solution.compositions) if solution.grants is None else solution.grants
     reasons = explain(model, solution) if explained else dict.fromkeys(problem.held, _UNEXPLAINED)
     plan = Plan(
         allocations=tuple(Allocation(id_, grants[id_], reasons[id_]) for id_ in problem.held),
@@ -50,7 +51,14 @@ def solve(problem: Problem, policy: Policy = "milp", explained: bool = True) -> 
 
 
 def _decide(model: ValueModel, policy: Policy, started_s: float) -> Solution:
-    if policy == "equal-share":
-        return equal_shares(model)
+    has_bundles = any(trainer.bundle != 1 for trainer in model.trainers)
     limit_s = model.problem.time_limit_s
-    return allocate(model, policy == "milp", lambda: limit_s - (time.perf_counter() - started_s))
+
+    def left_s(share: float = 1.0) -> float:
+        return share * limit_s - (time.perf_counter() - started_s)
+
+    if policy == "equal-share":
+        solution = equal_shares(model)
+    else:
+        solution = allocate(model, policy == "milp", lambda: left_s(0.5 if has_bundles else 1.0))
+    return in_bundles(model, solution, policy == "milp", left_s) if has_bundles else solution

@@ -17,7 +17,7 @@ import numpy as np
 from oakum_solver.errors import InfeasiblePlanError
 from oakum_solver.objectives import NamedObjective, TrainerFacts, worth
 from oakum_solver.plan import Plan
-from oakum_solver.problem import Curve, NodeGroup, PlannedTrainer, Problem
+from oakum_solver.problem import Curve, Host, NodeGroup, PlannedTrainer, Problem
 
 Grants = Mapping[str, tuple[str, ...]]
 """Trainer id -> nodes."""
@@ -38,6 +38,7 @@ def verify(problem: Problem, plan: Plan) -> None:
         _check_size(problem, grants, trainer)
         _check_no_migration(problem, grants, trainer)
         _check_access(problem, grants, trainer)
+        _check_bundles(problem, grants, trainer)
     _check_caps(problem, grants)
     _check_value(problem, plan, grants)
 
@@ -89,6 +90,23 @@ def _check_access(problem: Problem, grants: Grants, trainer: PlannedTrainer) -> 
     barred = {node for group in problem.groups if group.access not in trainer.access for node in group.nodes}
     if wrong := sorted(barred & set(grants[trainer.id]) - set(problem.held[trainer.id])):
         raise InfeasiblePlanError(f"{trainer.label} is granted {wrong[0]}, which it may not have")
+
+
+def _check_bundles(problem: Problem, grants: Grants, trainer: PlannedTrainer) -> None:
+    """Raise `InfeasiblePlanError` unless the trainer keeps each of its bundles as a whole or gives it up, and its
+    new nodes on each host are bundles."""
+    if trainer.bundle == 1:
+        return
+    held = set(problem.held[trainer.id])
+    granted, new = set(grants[trainer.id]), set(grants[trainer.id]) - held
+    for bundle in (set(bundle) for host in problem.hosts for bundle in host.bundles):
+        if held >= bundle and granted & bundle and not granted >= bundle:
+            raise InfeasiblePlanError(f"{trainer.label} is granted a part of its bundle {sorted(bundle)}")
+    alone = new.difference(*(host.nodes for host in problem.hosts))
+    for host in (*problem.hosts, *(Host((node,), 1) for node in alone)):
+        slots = host.size if trainer.bundle == "host" else trainer.bundle
+        if (of_host := sorted(new.intersection(host.nodes))) and len(of_host) % slots:
+            raise InfeasiblePlanError(f"{trainer.label} is granted {of_host} of a host: expected {slots} together")
 
 
 def _check_value(problem: Problem, plan: Plan, grants: Grants) -> None:
