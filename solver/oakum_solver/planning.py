@@ -10,7 +10,7 @@ from oakum_solver.errors import ProblemError
 from oakum_solver.guard import StarvationGuard
 from oakum_solver.look_ahead import automatic_look_ahead_reason, automatic_look_ahead_s
 from oakum_solver.objectives import NamedObjective, Objective
-from oakum_solver.problem import MilpSolver, NodeGroup, PlannedTrainer, Problem, Terms
+from oakum_solver.problem import Host, MilpSolver, NodeGroup, PlannedTrainer, Problem, Terms
 from oakum_solver.wording import duration
 
 
@@ -52,6 +52,7 @@ class PlanningRules:
         mean_rest_s: float | None,
         withheld: int,
         user_caps: Mapping[str, int],
+        hosts: tuple[Host, ...] = (),
     ) -> Problem:
         """The problem that these rules pose for these trainers and idle nodes, as `Problem` describes its
         fields; `mean_rest_s` as for `look_ahead_for`. A start-up counts with at most half of the look-ahead: else
@@ -69,6 +70,7 @@ class PlanningRules:
             milp_solver=self.milp_solver,
             withheld=withheld,
             gap=self.gap,
+            hosts=hosts,
         )
 
     def look_ahead_reason(self, mean_rest_s: float | None) -> str:

@@ -85,11 +85,15 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
             ).all()
         )
         members = session.execute(select(Trainer.members).where(Trainer.state == TrainerState.RUNNING)).scalars()
-        num_training = sum(len(member) for member in members)
+        slots = dict(session.execute(select(Fragment.id, Fragment.num_slots).where(Fragment.is_live)).all())
+        num_training = sum(slots.get(fragment, 1) for member in members for fragment in member)
         idle_node_s, used_node_s = usage_since(session, begin, now)
         past_s = session.scalar(select(func.sum(Harvest.node_s))) or 0.0
         present = Fragment.ended_at.is_(None) & Fragment.training_at.is_not(None)
-        present_s = session.scalar(select(func.sum(now - Fragment.training_at)).where(present)) or 0.0
+        present_s = (
+            session.scalar(select(func.sum(Fragment.num_slots * (now - Fragment.training_at))).where(present))
+            or 0.0
+        )
         num_fragments = session.execute(
             select(func.count()).select_from(Fragment).where(Fragment.is_live)
         ).scalar_one()

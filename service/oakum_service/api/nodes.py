@@ -16,7 +16,7 @@ from oakum_service.control import launch_records
 from oakum_service.db.models.cluster import NodeInterval, SnapshotRecord
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
 from oakum_service.db.models.trainers import Trainer
-from oakum_service.documents.slots import node_of
+from oakum_service.documents.slots import node_of, slots_in
 from oakum_worker.protocol import FragmentReport
 
 router = APIRouter(prefix="/v1", tags=["cluster"])
@@ -54,7 +54,7 @@ def _present(session: Session) -> NodeList:
         .outerjoin(Report, Report.fragment_id == Fragment.id)
         .where(Fragment.is_live)
     )
-    ours = {node: (name, phase_of_live(report)) for node, name, report in rows}
+    ours = {slot: (name, phase_of_live(report)) for node, name, report in rows for slot in slots_in(node)}
     avoided = {row.node: row for row in launch_records.avoided(session, time.time())}
     nodes = [
         NodeView(

@@ -148,7 +148,7 @@ def _users(session: Session) -> list[str]:
 
 def _view(session: Session, context: Context, user: str) -> QuotaView:
     quota = quotas.quota_of(session, current(session, context.settings), user)
-    count = select(func.count()).select_from(Fragment).where(quotas.is_of_trainer_of(user), Fragment.is_live)
+    count = select(func.sum(Fragment.num_slots)).where(quotas.is_of_trainer_of(user), Fragment.is_live)
     return QuotaView(
         user=user,
         own=session.get(QuotaRecord, user) is not None,

@@ -119,14 +119,17 @@ def _fragment_intervals(session: Session, condition: ColumnElement[bool]) -> Ite
         .where(condition)
     )
     for fragment, name, report in rows:
-        yield FragmentInterval(
-            node=fragment.node,
-            start_at=fragment.launched_at,
-            end_at=fragment.ended_at,
-            fragment=fragment.id,
-            trainer=name,
-            training_at=fragment.training_at,
-            phase=phase_of(fragment, report),
+        yield from (
+            FragmentInterval(
+                node=slot,
+                start_at=fragment.launched_at,
+                end_at=fragment.ended_at,
+                fragment=fragment.id,
+                trainer=name,
+                training_at=fragment.training_at,
+                phase=phase_of(fragment, report),
+            )
+            for slot in fragment.slots
         )
 
 

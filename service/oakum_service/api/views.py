@@ -34,6 +34,7 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.durations import START_UP, duration
 from oakum_service.documents.grant import Grant
 from oakum_service.documents.setback import Setback
+from oakum_service.documents.slots import slots_in
 from oakum_service.errors import NotFound
 from oakum_service.orders import hold
 from oakum_service.standing import (
@@ -85,7 +86,7 @@ def trainer_views(
     ids = [trainer.id for trainer in trainers]
     members = [fragment for trainer in trainers for fragment in trainer.members]
     rows = session.execute(select(Fragment.id, Fragment.node).where(Fragment.id.in_(members)))
-    nodes = dict(rows.all())
+    nodes = {fragment: slots_in(node) for fragment, node in rows}
     plan = current_plan(session)
     now = time.time()
     lookups = _Lookups(
@@ -113,8 +114,8 @@ class _Lookups:
     by trainer id."""
 
     now: float
-    nodes: Mapping[str, str]
-    """Fragment id -> its node."""
+    nodes: Mapping[str, tuple[str, ...]]
+    """Fragment id -> its node, or its slots."""
     grants: Mapping[str, Grant]
     rates: Mapping[str, Sequence[MeasuredRate]]
     warming: Mapping[str, Sequence[WarmingFragment]]
@@ -136,7 +137,8 @@ def _warming(session: Session, trainers: list[str], members: Collection[str]) ->
     ).scalars()
     found: dict[str, list[WarmingFragment]] = {}
     for row in rows:
-        found.setdefault(row.trainer_id, []).append(WarmingFragment(node=row.node, launched_at=row.launched_at))
+        slots = (WarmingFragment(node=slot, launched_at=row.launched_at) for slot in row.slots)
+        found.setdefault(row.trainer_id, []).extend(slots)
     return found
 
 
@@ -145,7 +147,7 @@ def _standing(trainer: Trainer, lookups: _Lookups) -> Standing:
     return standing(
         TrainerSituation(
             state=TrainerState(trainer.state),
-            members=tuple(lookups.nodes[member] for member in trainer.members),
+            members=tuple(slot for member in trainer.members for slot in lookups.nodes[member]),
             granted=None if grant is None else grant.nodes,
             warming=tuple(each.node for each in lookups.warming.get(trainer.id, ())),
             why="" if grant is None else grant.reason,
@@ -219,7 +221,7 @@ def _view(trainer: Trainer, lookups: _Lookups) -> TrainerView:
         waiting_since=None if state.ended or trainer.members else trainer.waiting_since,
         status_since=_status_since(trainer, stands.status, lookups),
         generation=trainer.generation,
-        nodes=[lookups.nodes[member] for member in trainer.members],
+        nodes=[slot for member in trainer.members for slot in lookups.nodes[member]],
         granted=[*stands.granted],
         warming=[] if state.ended else [*lookups.warming.get(trainer.id, ())],
         step=_step(trainer),

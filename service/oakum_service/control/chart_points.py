@@ -20,7 +20,9 @@ def record_gap(session: Session, now: float) -> None:
     point is unknown."""
     started = Trainer.started_at.is_not(None)
     for trainer in session.execute(select(Trainer).where(Trainer.state.in_(LIVE_STATES), started)).scalars():
-        _add(session, trainer, now, num_nodes=len(trainer.members), after_gap=True)
+        has_nodes = bool(trainer.members) and trainer.progress is not None
+        num_nodes = trainer.progress.nodes if trainer.progress and has_nodes else len(trainer.members)
+        _add(session, trainer, now, num_nodes=num_nodes, after_gap=True)
 
 
 def _add(session: Session, trainer: Trainer, now: float, *, num_nodes: int, after_gap: bool = False) -> None:

@@ -63,7 +63,10 @@ def _prior(spec: TrainerSpec, progress: TrainingProgress | None) -> Curve | None
     """The spec's curve, of several node types that of the fastest; without one the worker's prediction, as
     pipelines have; else None."""
     own_curves = [points for points in (spec.curve, *spec.curves_by_type.values()) if points]
-    predicted = _rising(() if progress is None else progress.predicted_curve)
+    # A worker predicts for numbers of fragments.
+    of_fragment = 0 if spec.slots_per_fragment == "node" else spec.slots_per_fragment
+    predicted = _rising(() if progress is None or not of_fragment else progress.predicted_curve)
+    predicted = tuple((of_fragment * fragments, rate) for fragments, rate in predicted)
     curves = [Curve(points) for points in own_curves or ([predicted] if predicted else [])]
     return max(curves, key=lambda curve: curve.rate(spec.min_nodes), default=None)
 

@@ -42,7 +42,8 @@ def decide(
     now: Membership, fragments: tuple[FragmentView, ...], min_nodes: int, sizes: tuple[int, ...] = ()
 ) -> Decision | None:
     """The change of membership that the reports call for, or None when nothing is to be changed yet. `sizes` are
-    the only numbers of members that there may be, rising; every number will do where it is empty."""
+    the only numbers of nodes that the members may have together, rising; every number will do where there are
+    none."""
     situation = Situation(now, fragments, min_nodes, sizes)
     if situation.break_is_news:
         return Decision(None, now.generation, cause=_CONNECTION_BROKE)
@@ -172,7 +173,7 @@ class Situation:
     def not_needed(self) -> tuple[FragmentView, ...]:
         """Members whose nodes the plan wants back, if enough fragments to train remain without them; else
         empty."""
-        if len(self.staying) + len(self.newcomers) < max(1, self.min_nodes):
+        if _slots((*self.staying, *self.newcomers)) < max(1, self.min_nodes):
             return ()
         return tuple(member for member in self.present if member.has_time)
 
@@ -202,14 +203,13 @@ class Situation:
             bearers = [member for member in self.not_needed if member.holds]
             chosen = (*self._staying_with(bearers), *self.newcomers) if bearers else ()
         chosen = self._fitting(chosen)
-        return chosen if len(chosen) >= self.min_nodes else ()
+        return chosen if _slots(chosen) >= self.min_nodes else ()
 
     def _fitting(self, chosen: tuple[FragmentView, ...]) -> tuple[FragmentView, ...]:
         """As many of them as the trainer can train on together, in the same order."""
-        if not self.sizes or len(chosen) in self.sizes:
-            return chosen
-        most = max((size for size in self.sizes if size < len(chosen)), default=0)
-        kept = sorted(chosen, key=lambda fragment: not fragment.holds)[:most]
+        kept = sorted(chosen, key=lambda fragment: not fragment.holds)
+        while kept and self.sizes and (slots := _slots(kept)) not in self.sizes:
+            kept = _first_within(kept, max((size for size in self.sizes if size < slots), default=0))
         return tuple(fragment for fragment in chosen if fragment in kept)
 
     @cached_property
@@ -226,6 +226,20 @@ class Situation:
 
     def _staying_with(self, kept: Iterable[FragmentView]) -> tuple[FragmentView, ...]:
         return tuple(member for member in self.present if member.stays or member in kept)
+
+
+def _slots(fragments: Iterable[FragmentView]) -> int:
+    return sum(fragment.slots for fragment in fragments)
+
+
+def _first_within(fragments: Iterable[FragmentView], most: int) -> list[FragmentView]:
+    """The first of the fragments that have at most so many slots together, without those that are too large."""
+    kept: list[FragmentView] = []
+    for fragment in fragments:
+        if fragment.slots <= most:
+            kept.append(fragment)
+            most -= fragment.slots
+    return kept
 
 
 def _hold_state(fragments: Iterable[FragmentView]) -> bool:

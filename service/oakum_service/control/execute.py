@@ -14,6 +14,7 @@ from oakum_service import clock
 from oakum_service.control import launch_records
 from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.giving_back import release
+from oakum_service.control.hosts import in_bundles
 from oakum_service.control.observe import Observation
 from oakum_service.control.submissions import Submissions
 from oakum_service.db import event_log
@@ -21,6 +22,8 @@ from oakum_service.db.lease import LeaseHolder
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report, live_fragments
 from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.trainers import Trainer
+from oakum_service.documents.node import Node
+from oakum_service.documents.slots import bundle_name, slots_in
 from oakum_service.errors import SchedulerError, SubmissionRefused
 from oakum_service.fragments.configs import FragmentConfigs
 from oakum_service.logs.fields import about
@@ -193,7 +196,8 @@ def _release(session: Session, grants: dict[str, str], snapshot: Snapshot) -> No
     for fragment in live_fragments(session):
         node = snapshot.node(fragment.node)
         taken = node is not None and node.state is not NodeState.HOLE
-        if fragment.released or taken or grants.get(fragment.node) == fragment.trainer_id:
+        is_granted = all(grants.get(slot) == fragment.trainer_id for slot in fragment.slots)
+        if fragment.released or taken or is_granted:
             continue
         release(fragment, session.get_one(Trainer, fragment.trainer_id))
 
@@ -201,25 +205,30 @@ def _release(session: Session, grants: dict[str, str], snapshot: Snapshot) -> No
 def _intend(
     session: Session, plan_id: int, grants: dict[str, str], snapshot: Snapshot, now: float
 ) -> list[LaunchIntent]:
-    """Add a fragment's row for each node in `grants` (node -> trainer id) that is idle and free of our jobs;
-    returns the launches to submit once the caller has committed the rows. None while the scheduler begins no job
-    of ours."""
+    """Add a fragment's row for each node in `grants` (node -> trainer id) that is idle and free of our jobs, or
+    for as many slots together as the trainer's fragments have; returns the launches to submit once the caller has
+    committed the rows. None while the scheduler begins no job of ours."""
     if snapshot.closed:
         return []
-    busy = {fragment.node for fragment in live_fragments(session)} | {job.node for job in snapshot.own_jobs}
+    names = [fragment.node for fragment in live_fragments(session)]
+    names += [job.node for job in snapshot.own_jobs if job.node is not None]
+    busy = {slot for name in names for slot in slots_in(name)}
+    free: dict[str, list[Node]] = {}
+    for name, trainer_id in grants.items():
+        node = snapshot.node(name)
+        if name not in busy and node is not None and node.state is NodeState.HOLE:
+            free.setdefault(trainer_id, []).append(node)
     launches = []
-    for node, trainer in grants.items():
-        state = snapshot.node(node)
-        if node in busy or state is None or state.state is not NodeState.HOLE:
+    for trainer_id, bundle in _bundles(session, free, snapshot):
+        trainer, name = session.get_one(Trainer, trainer_id), bundle_name([node.name for node in bundle])
+        if not launch_records.may_launch(session, trainer, [name], snapshot, now):
             continue
-        if not launch_records.may_launch(session, session.get_one(Trainer, trainer), [node], snapshot, now):
-            continue
-        launch = LaunchIntent(str(uuid.uuid4()), trainer, node, state.address)
+        launch = LaunchIntent(str(uuid.uuid4()), trainer_id, name, bundle[0].address)
         session.add(
             Fragment(
                 id=launch.fragment,
-                trainer_id=trainer,
-                node=node,
+                trainer_id=trainer_id,
+                node=name,
                 plan_id=plan_id,
                 state=FragmentState.INTENDED,
                 launched_at=now,
@@ -227,3 +236,13 @@ def _intend(
         )
         launches.append(launch)
     return launches
+
+
+def _bundles(
+    session: Session, free: Mapping[str, Sequence[Node]], snapshot: Snapshot
+) -> Iterator[tuple[str, Sequence[Node]]]:
+    """(trainer's id, nodes) for each fragment that can be launched on the nodes that are `free` for each
+    trainer."""
+    for trainer_id, nodes in free.items():
+        slots = session.get_one(Trainer, trainer_id).spec.slots_per_fragment
+        yield from ((trainer_id, bundle) for bundle in in_bundles(nodes, snapshot.nodes, slots))

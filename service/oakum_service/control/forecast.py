@@ -29,7 +29,12 @@ _LEAVING = {Phase.LEAVING, Phase.LEFT, Phase.FINISHED, Phase.FAILED}
 
 def holders(session: Session) -> dict[str, str]:
     """Node -> id of the trainer that holds it: its fragment there is live, not released and not leaving."""
-    return {holder.fragment.node: holder.fragment.trainer_id for holder in _holding(session)}
+    return {slot: holder.fragment.trainer_id for holder in _holding(session) for slot in holder.fragment.slots}
+
+
+def held_together(session: Session) -> list[tuple[str, ...]]:
+    """The slots that a fragment holds together, for each that has several."""
+    return [holder.fragment.slots for holder in _holding(session) if holder.fragment.num_slots > 1]
 
 
 @dataclass(frozen=True)
@@ -121,11 +126,15 @@ def idle_nodes(
     from past holes if `learned`, else infinite. With `learned`, nodes expected to leave together share a cohort.
     Nodes whose fragments train come before ones that wait for others or warm up, and parts of nodes of which
     another part is in use before those of idle nodes; among equals, the order of `preference` decides. `label`
-    gives a node's label for `IdleNode.access`.
+    gives a node's label for `IdleNode.access`. Slots of a fragment of which another slot is taken are left out:
+    the fragment leaves them all.
     """
     started = _hole_starts(session)
-    holding = {holder.fragment.node: holder for holder in _holding(session)}
+    held = _holding(session)
+    holding = {slot: holder for holder in held for slot in holder.fragment.slots}
     holes = [node for node in snapshot.nodes if node.state is NodeState.HOLE]
+    given_back = {slot for holder in held if _is_taken(holder, snapshot) for slot in holder.fragment.slots}
+    holes = [node for node in holes if node.name not in given_back]
     ages_s = [max(0.0, now - started.get(node.name, now)) for node in holes]
     nodes = []
     for node, forecast_s in zip(holes, forecast.remaining_s(np.array(ages_s)).tolist(), strict=True):
@@ -145,6 +154,11 @@ def idle_nodes(
         return readiness.get(node.node, 0), opens_another, rank.get(node.node, len(rank))
 
     return sorted(nodes, key=order)
+
+
+def _is_taken(holder: _Holder, snapshot: Snapshot) -> bool:
+    node = snapshot.node(holder.fragment.node)
+    return node is None or node.state is not NodeState.HOLE
 
 
 def _cohort(node: Node, started: float | None) -> str:

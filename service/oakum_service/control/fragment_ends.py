@@ -22,15 +22,16 @@ def end_fragment(session: Session, fragment: Fragment, now: float) -> None:
     fragment.state, fragment.ended_at = FragmentState.ENDED, now
     after_commit(session, lambda: FRAGMENT_ENDS.labels(fragment.cause or "unknown").inc())
     trainer = session.get_one(Trainer, fragment.trainer_id)
-    trainer.past_node_s += max(0.0, now - fragment.launched_at)
-    trainer.past_warm_up_node_s += max(0.0, (fragment.training_at or now) - fragment.launched_at)
+    slots = fragment.num_slots
+    trainer.past_node_s += slots * max(0.0, now - fragment.launched_at)
+    trainer.past_warm_up_node_s += slots * max(0.0, (fragment.training_at or now) - fragment.launched_at)
     charge_fragment(session, trainer.user_name, fragment, now)
     if fragment.cause != "never started":  # it had no node
-        add_to_week(session, trainer.user_name, fragment.launched_at, now)
+        add_to_week(session, trainer.user_name, fragment.launched_at, now, slots)
     if fragment.training_at is not None:
         harvest = session.get(Harvest, int(now // _DAY_S))
         if harvest is None:
             harvest = Harvest(day=int(now // _DAY_S), node_s=0.0)
             session.add(harvest)
             session.flush()  # another fragment that ends in this turn finds it
-        harvest.node_s += max(0.0, now - fragment.training_at)
+        harvest.node_s += slots * max(0.0, now - fragment.training_at)

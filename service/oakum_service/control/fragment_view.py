@@ -31,6 +31,8 @@ class FragmentView:
     broken: int = 0
     """Newest generation that is unusable for its ranks."""
     ready_at: float = 0.0
+    slots: int = 1
+    """How many nodes it counts for: slots of its node."""
     overdue: bool = False
     """Whether the fragment should have answered to the newest generation, or to its end, and has not."""
 
@@ -71,6 +73,7 @@ class Known:
 
     id: str
     ready_at: float = 0.0
+    slots: int = 1
     released: bool = False
     preempted: bool = False
     """Whether the scheduler says that it takes the node; the agent may not know this yet."""
@@ -109,6 +112,7 @@ def view(now: Membership, fragment: Known, report: FragmentReport, late: Late) -
         formed=report.generation,
         broken=report.broken,
         ready_at=fragment.ready_at,
+        slots=fragment.slots,
         overdue=late.answer and after_a_loss and not answered,
     )
 

@@ -21,7 +21,8 @@ from oakum_service.db.models.usage import LedgerRecord
 
 @dataclass
 class LedgerSums:
-    """What is charged to one user in one month: node-seconds, and seconds of delay."""
+    """What is charged to one user in one month: node-seconds, of parts of nodes slot-seconds, and seconds of
+    delay."""
 
     lent_node_s: float = 0.0
     """From each fragment's launch to its end."""
@@ -87,7 +88,7 @@ def charge_fragment(session: Session, user: str | None, fragment: Fragment, now:
     row.ends = row.ends | {cause: row.ends.get(cause, 0) + 1}
     for name, begin, end in _spans(fragment, now):
         for at, seconds in _by_month(begin, end):
-            charge(session, user, at, **{name: seconds})
+            charge(session, user, at, **{name: fragment.num_slots * seconds})
 
 
 def ledger(
@@ -111,7 +112,7 @@ def ledger(
             for at, seconds in _by_month(begin, end):
                 if first <= (month := month_of(at)) <= last:
                     sums = sums_of.setdefault((month, owner or ""), LedgerSums())
-                    setattr(sums, name, getattr(sums, name) + seconds)
+                    setattr(sums, name, getattr(sums, name) + fragment.num_slots * seconds)
     by_user = sorted(sums_of, key=lambda key: key[1])
     return {key: sums_of[key] for key in sorted(by_user, key=lambda key: key[0], reverse=True)}
 

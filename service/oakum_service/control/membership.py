@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from sqlalchemy import event, select
+from sqlalchemy import event, func, select
 from sqlalchemy.orm import Session
 
 from oakum_service.control.chart_points import record_idle
@@ -199,6 +199,7 @@ def _known(fragment: Fragment, *, silent: bool) -> Known:
     return Known(
         id=fragment.id,
         ready_at=fragment.ready_at or 0.0,
+        slots=fragment.num_slots,
         released=fragment.released,
         preempted=fragment.preempted,
         ended=fragment.state == FragmentState.ENDED,
@@ -225,22 +226,29 @@ def _publish(
         trainer.started_at = trainer.published_at
         trainer.account = TimeAccount(began_at=trainer.started_at, since=trainer.started_at)
     else:
-        trainer.nodes_gained += len(gained)
-    trainer.nodes_lost += len(removed - released - set(decision.left_out))
+        trainer.nodes_gained += _num_slots(session, gained)
+    trainer.nodes_lost += _num_slots(session, removed - released - set(decision.left_out))
     trainer.rescales += bool(trainer.members)
     trainer.generation += 1
     trainer.members = decision.members
     trainer.saver, trainer.has_state = decision.saver, decision.has_state
-    nodes = {fragment.id: fragment.node for fragment in fragments}
+    slots = {fragment.id: fragment.slots for fragment in fragments}
     session.add(
         GenerationRecord(
             trainer_id=trainer.id,
             number=trainer.generation,
-            nodes=tuple(nodes[member] for member in decision.members),
+            nodes=tuple(slot for member in decision.members for slot in slots[member]),
             cause=decision.cause,
             published_at=trainer.published_at,
         )
     )
+
+
+def _num_slots(session: Session, fragments: Collection[str]) -> int:
+    """How many slots these fragments have together, whether they still run or have ended."""
+    if not fragments:
+        return 0
+    return session.scalar(select(func.sum(Fragment.num_slots)).where(Fragment.id.in_(fragments))) or 0
 
 
 def _give_up(fragments: list[Fragment], reports: Mapping[str, FragmentReport]) -> None:

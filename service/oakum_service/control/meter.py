@@ -32,18 +32,20 @@ class ClusterMeter:
         what they are now."""
         self._add_up(now)
         states = Counter(node.state for node in snapshot.nodes)
-        live, training = session.execute(
-            select(func.count(), func.count(Fragment.training_at)).select_from(Fragment).where(Fragment.is_live)
-        ).one()
-        self._holes, self._warming, self._training = states[NodeState.HOLE], live - training, training
+        trains = Fragment.training_at.is_not(None)
+        live = select(trains, func.count(), func.sum(Fragment.num_slots)).where(Fragment.is_live).group_by(trains)
+        fragments, slots = Counter[bool](), Counter[bool]()
+        for is_training, num_fragments, num_slots in session.execute(live):
+            fragments[bool(is_training)], slots[bool(is_training)] = num_fragments, num_slots
+        self._holes, self._warming, self._training = states[NodeState.HOLE], slots[False], slots[True]
         by_state = select(Trainer.state, func.count()).where(Trainer.state.in_(LIVE_STATES))
         trainers = dict(session.execute(by_state.group_by(Trainer.state)).all())
         for node_state in NodeState:
             instruments.NODES.labels(node_state).set(states[node_state])
         for state in LIVE_STATES:
             instruments.TRAINERS.labels(state).set(trainers.get(state, 0))
-        instruments.FRAGMENTS.labels("warming").set(self._warming)
-        instruments.FRAGMENTS.labels("training").set(self._training)
+        instruments.FRAGMENTS.labels("warming").set(fragments[False])
+        instruments.FRAGMENTS.labels("training").set(fragments[True])
         instruments.CLOSED.set(bool(snapshot.closed))
         instruments.NODES_AVOIDED.set(len(launch_records.avoided(session, now)))
         share = min(1.0, self._training / self._holes) if self._holes else math.nan

@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from oakum_service.config import Settings
 from oakum_service.control.curves import curves_to_plan_with
-from oakum_service.control.forecast import idle_nodes, mean_rest_s, past_holes
+from oakum_service.control.forecast import held_together, idle_nodes, mean_rest_s, past_holes
+from oakum_service.control.hosts import hosts_of, within_hosts
 from oakum_service.control.launch_records import left_out, suspects
 from oakum_service.control.node_access import NodeAccess
 from oakum_service.control.observe import Observation
@@ -64,6 +65,10 @@ def pose(
     curves = curves_to_plan_with(session, live, settings)
     trainers = tuple(_trainer(row, curves[row.id], settings, look_ahead_s, now, access) for row in live)
     offered = worth_starting(nodes, _least_start_up_s(trainers))
+    hosts: tuple[solver.Host, ...] = ()
+    if any(trainer.bundle != 1 for trainer in trainers):
+        hosts = hosts_of(offered, observed.snapshot.nodes, held_together(session))
+        trainers = tuple(within_hosts(trainer, hosts, offered) for trainer in trainers)
     trainers = _with_trials(trainers, unmeasured(session, live, now), offered)
     return rules.problem(
         trainers,
@@ -71,6 +76,7 @@ def pose(
         mean_rest_s=rest_s,
         withheld=len(nodes) - len(offered),
         user_caps=_user_caps(session, trainers, settings, node_hours or NodeHours(), now),
+        hosts=hosts,
     )
 
 
@@ -178,6 +184,7 @@ def _trainer(
         remaining_samples=_remaining_samples(row, spec, best_rate * max(deadline_in_s, look_ahead_s)),
         deadline_in_s=deadline_in_s,
         waited_s=0.0 if row.waiting_since is None else max(0.0, now - row.waiting_since),
+        bundle="host" if spec.slots_per_fragment == "node" else spec.slots_per_fragment,
     )
 
 

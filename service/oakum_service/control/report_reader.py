@@ -84,8 +84,9 @@ class ReportReader:
             trainer.pace = report.pace
         if report.progress is not None:
             _record_checkpoint(session, trainer, report.progress.checkpoint_step, now)
-            if _record_progress(session, trainer, fragment, report.progress, now):
-                self._rates.take(session, trainer.id, report.progress)
+            progress = _in_slots(session, trainer, report.progress)
+            if _record_progress(session, trainer, fragment, progress, now):
+                self._rates.take(session, trainer.id, progress)
         # After the checkpoint, which clears the message: their order is unknown, and a warning must not get lost.
         _record_warnings(session, trainer, fragment, report.warnings)
         for crash in report.crashes:
@@ -95,6 +96,14 @@ class ReportReader:
             _record_failure(session, trainer, fragment, report, report.failure, now)
         elif report.phase is Phase.FINISHED and _has_final_progress(trainer):
             finish(session, trainer, now)
+
+
+def _in_slots(session: Session, trainer: Trainer, progress: TrainingProgress) -> TrainingProgress:
+    """The progress with a number of nodes that counts slots: agents count the members of their generation."""
+    if trainer.spec.slots_per_fragment == 1:
+        return progress
+    row = session.get(GenerationRecord, (trainer.id, progress.generation))
+    return progress if row is None or not row.nodes else progress.model_copy(update={"nodes": len(row.nodes)})
 
 
 def _has_final_progress(trainer: Trainer) -> bool:

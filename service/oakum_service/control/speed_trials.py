@@ -34,11 +34,11 @@ def unmeasured(session: Session, trainers: Sequence[Trainer], now: float) -> set
         return set()
     measured = session.execute(select(MeasuredRate.trainer_id).where(MeasuredRate.trainer_id.in_(unknown)))
     have = session.execute(
-        select(Fragment.trainer_id, func.sum(now - Fragment.launched_at))
+        select(Fragment.trainer_id, func.sum(Fragment.num_slots * (now - Fragment.launched_at)))
         .where(Fragment.trainer_id.in_(unknown), Fragment.ended_at.is_(None))
         .group_by(Fragment.trainer_id)
     )
-    node_s = dict(have.all())
+    node_s: dict[str, float] = dict(have.all())
     for trainer in trainers:
         node_s[trainer.id] = node_s.get(trainer.id, 0.0) + trainer.past_node_s
     tried = {trainer for trainer in unknown if node_s[trainer] >= LONGEST_S * unknown[trainer]}

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, SQLColumnExpression, func, literal, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from oakum_service.db.models.cluster import NodeInterval
@@ -32,8 +32,8 @@ class Usage(NamedTuple):
     """In which fragments trained, from their first generation on."""
 
 
-_Row = tuple[float, float | None]
-"""When an interval or a fragment's training began, and when it ended; None: it lasts."""
+_Row = tuple[float, float | None, int]
+"""When an interval or a fragment's training began, when it ended (None: it lasts), and on how many slots."""
 
 
 def usage_since(session: Session, begin: float, now: float) -> Usage:
@@ -91,7 +91,7 @@ def _rows_since(session: Session, begin: float) -> tuple[Iterable[_Row], Iterabl
     trained = Fragment.training_at.is_not(None)
     return (
         _rows(session, NodeInterval.start_at, NodeInterval.end_at, begin, NodeInterval.state == NodeState.HOLE),
-        _rows(session, Fragment.training_at, Fragment.ended_at, begin, trained),
+        _rows(session, Fragment.training_at, Fragment.ended_at, begin, trained, Fragment.num_slots),
     )
 
 
@@ -101,25 +101,28 @@ def _rows(
     end: InstrumentedAttribute[float | None],
     begin: float,
     condition: ColumnElement[bool],
+    slots: SQLColumnExpression[int] = literal(1),
 ) -> Iterator[_Row]:
     # Two queries: for an OR of both, SQLite uses no index that has all columns.
     for present in (end.is_(None), end >= begin):
-        for row in session.execute(select(start, end).where(condition, present)):
-            yield row[0], row[1]
+        for row in session.execute(select(start, end, slots).where(condition, present)):
+            yield row[0], row[1], row[2]
 
 
 def _total_s(rows: Iterable[_Row], begin: float, now: float) -> float:
     """Seconds of the rows between `begin` and `now`, added up."""
-    return sum(max(0.0, min(now if end is None else end, now) - max(start, begin)) for start, end in rows)
+    return sum(
+        slots * max(0.0, min(now if end is None else end, now) - max(start, begin)) for start, end, slots in rows
+    )
 
 
 def _by_hour(rows: Iterable[_Row], begin: int, end: int) -> list[float]:
     """Seconds of the rows in each of the hours from number `begin` to before number `end`."""
     sums = [0.0] * (end - begin)
-    for start, stop in rows:
+    for start, stop, slots in rows:
         first = max(begin, math.floor(start / _HOUR_S))
         last = end - 1 if stop is None else min(end - 1, math.floor(stop / _HOUR_S))
         for hour in range(first, last + 1):
             until = (hour + 1) * _HOUR_S if stop is None else min(stop, (hour + 1) * _HOUR_S)
-            sums[hour - begin] += max(0.0, until - max(start, hour * _HOUR_S))
+            sums[hour - begin] += slots * max(0.0, until - max(start, hour * _HOUR_S))
     return sums

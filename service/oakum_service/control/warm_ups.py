@@ -17,7 +17,7 @@ def warm_up_node_s(session: Session, trainers: Collection[str], now: float) -> d
     until = func.coalesce(Fragment.training_at, now)
     past = select(Trainer.id, Trainer.past_warm_up_node_s).where(Trainer.id.in_(trainers))
     live = (
-        select(Fragment.trainer_id, func.sum(until - Fragment.launched_at))
+        select(Fragment.trainer_id, func.sum(Fragment.num_slots * (until - Fragment.launched_at)))
         .where(Fragment.trainer_id.in_(trainers), Fragment.ended_at.is_(None))
         .group_by(Fragment.trainer_id)
     )

@@ -18,9 +18,11 @@ from oakum_service.control.observe import newest_observation
 from oakum_service.control.plan import pose
 from oakum_service.documents.slots import node_of, nodes_of
 from oakum_service.errors import Conflict
+from oakum_solver.bundles import possible_sizes
+from oakum_solver.errors import ProblemError
 from oakum_solver.objectives import Objective
 from oakum_solver.plan import Plan
-from oakum_solver.problem import NodeGroup, Problem
+from oakum_solver.problem import Host, NodeGroup, PlannedTrainer, Problem
 from oakum_solver.solve import solve
 from oakum_worker.spec import TrainerSpec
 
@@ -73,14 +75,16 @@ def foresee(
     present = pose(session, observed, settings, now, added)
     limit_s = min(present.time_limit_s, _LONGEST_SOLVE_S)
     trainers = tuple(
-        dataclasses.replace(trainer, **hypothesis.changed.get(trainer.id, {}))
+        _changed(trainer, hypothesis.changed.get(trainer.id, {}), present.hosts)
         for trainer in present.trainers
         if trainer.id not in hypothesis.removed
     )
+    groups = _groups(present.groups, hypothesis)
     supposed = dataclasses.replace(
         present,
         trainers=trainers,
-        groups=_groups(present.groups, hypothesis),
+        groups=groups,
+        hosts=_hosts(present.hosts, groups),
         objective=present.objective if hypothesis.objective is None else hypothesis.objective,
         time_limit_s=limit_s,
     )
@@ -90,6 +94,33 @@ def foresee(
 def outcome(present: Problem, supposed: Problem, new: frozenset[str]) -> Outcome:
     """Make the plan. Raises `ProblemError` if the objective has no value for some trainer."""
     return Outcome(solve(supposed), supposed, new, present.held)
+
+
+def _changed(trainer: PlannedTrainer, fields: Mapping[str, Any], hosts: Sequence[Host]) -> PlannedTrainer:
+    """The trainer with these fields; where its fragments have several slots, with the numbers of slots that new
+    bounds leave. Raises `ProblemError` where that is none."""
+    if trainer.bundle == 1 or fields.keys().isdisjoint({"min_nodes", "max_nodes", "sizes"}):
+        return dataclasses.replace(trainer, **fields)
+    low, high = fields.get("min_nodes", trainer.min_nodes), fields.get("max_nodes", trainer.max_nodes)
+    listed = fields.get("sizes") or ()
+    possible = possible_sizes(trainer.bundle, hosts, high)
+    if not (sizes := [size for size in possible if low <= size and (not listed or size in listed)]):
+        raise ProblemError(f"trainer {trainer.label}: no {low} to {high} slots are made of whole fragments")
+    bounds = {"min_nodes": sizes[0], "max_nodes": sizes[-1], "sizes": tuple(sizes), "limit": ""}
+    return dataclasses.replace(trainer, **{**fields, **bounds})
+
+
+def _hosts(hosts: Sequence[Host], groups: Sequence[NodeGroup]) -> tuple[Host, ...]:
+    """The hosts without the slots that are in no group."""
+    left = {node for group in groups for node in group.nodes}
+    return tuple(
+        Host(
+            tuple(node for node in host.nodes if node in left),
+            host.size,
+            tuple(bundle for bundle in host.bundles if left.issuperset(bundle)),
+        )
+        for host in hosts
+    )
 
 
 def _groups(groups: Sequence[NodeGroup], hypothesis: Hypothesis) -> tuple[NodeGroup, ...]:

@@ -8,9 +8,12 @@ import hmac
 
 from oakum_service.config import Settings
 from oakum_service.db.models.trainers import Trainer
-from oakum_service.documents.slots import is_part
+from oakum_service.documents.slots import is_part, slots_in
 from oakum_service.fragments.trainer_files import open_files
 from oakum_worker.protocol import FragmentConfig
+
+_OF_THE_SERVICE = {"notify": (), "sizes": "any", "slots_per_fragment": 1, "tags": (), "notes": ""}
+"""Options of a spec that fragments are not told, as if they were left out."""
 
 
 class FragmentConfigs:
@@ -49,10 +52,10 @@ class FragmentConfigs:
             service_ca=self._authorities,
             token=self.token(fragment),
             # Recipients stay with the service: whoever knows a webhook's address may post there. The numbers of
-            # nodes are the service's to keep to, and tags and notes people's to read: a worker too old to know
-            # these options need not refuse them.
-            spec=trainer.spec.model_copy(update={"notify": (), "sizes": "any", "tags": (), "notes": ""}),
-            ranks=1 if is_part(node) else None,
+            # nodes and slots are the service's to keep to, and tags and notes people's to read: a worker too old
+            # to know these options need not refuse them.
+            spec=trainer.spec.model_copy(update=_OF_THE_SERVICE),
+            ranks=len(slots_in(node)) if is_part(node) else None,
             run_as=run_as,
             checkpoint_dir=str(self.files.checkpoints(trainer.user_name).of(trainer.id)),
             grace_s=self._grace_s,

@@ -20,7 +20,7 @@ from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.announcement import Announcement
-from oakum_service.documents.slots import node_of
+from oakum_service.documents.slots import JOINT, is_part, node_of, slots_in
 from oakum_service.states import NodeState
 from oakum_solver.logs.node_lists import unfold
 
@@ -112,11 +112,26 @@ def fragment_bars(
     query = (
         select(Fragment.node, begun, joined, ended, Trainer.name, Fragment.cause)
         .join(Trainer, Trainer.id == Fragment.trainer_id)
-        .where(Fragment.node.in_(nodes), begun <= window.to_at)
+        .where(begun <= window.to_at)
     )
     present = _present(ended, window, changed_after, begun, joined)
-    rows = [FragmentBar(*row) for condition in present for row in session.execute(query.where(condition))]
-    return sorted(rows, key=_PLACE)
+    bars = [
+        FragmentBar(slot, start, training, end, trainer, cause)
+        for which in _with(nodes)
+        for condition in present
+        for node, start, training, end, trainer, cause in session.execute(query.where(which, condition))
+        for slot in slots_in(node)
+    ]
+    shown = set(nodes)
+    return sorted((bar for bar in bars if bar.node in shown), key=_PLACE)
+
+
+def _with(nodes: Sequence[str]) -> Iterator[ColumnElement[bool]]:
+    """Conditions of the fragments on the nodes: of those that have one of them, and, if there are parts of nodes,
+    of those that have several parts together, wherever these are."""
+    yield Fragment.node.in_(nodes)
+    if any(is_part(node) for node in nodes):
+        yield Fragment.node.contains(JOINT)
 
 
 def _present(

@@ -17,6 +17,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment
+from oakum_service.documents.slots import JOINT, slots_in
 from oakum_service.node_history.bars import Window
 from oakum_service.states import NodeState
 
@@ -74,10 +75,12 @@ def _arrays(
     `now`."""
     rows, begins, ends, flags = [np.empty(0, np.int64)], [np.empty(0)], [np.empty(0)], [np.empty(0, np.bool_)]
     for part in parts:
-        rows.append(np.array([row_of.get(row[0], -1) for row in part], np.int64))
-        begins.append(np.array([row[1] for row in part], np.float64))
-        ends.append(np.array([row[2] for row in part], np.float64))  # None becomes NaN
-        flags.append(np.array([row[3] for row in part], np.bool_))
+        each = [row for row in part if JOINT not in row[0]]
+        each += [(slot, *row[1:]) for row in part if JOINT in row[0] for slot in slots_in(row[0])]
+        rows.append(np.array([row_of.get(row[0], -1) for row in each], np.int64))
+        begins.append(np.array([row[1] for row in each], np.float64))
+        ends.append(np.array([row[2] for row in each], np.float64))  # None becomes NaN
+        flags.append(np.array([row[3] for row in each], np.bool_))
     row, end_at = np.concatenate(rows), np.concatenate(ends)
     times = Times(row, np.concatenate(begins), np.where(np.isnan(end_at), now, end_at))
     is_wanted = row >= 0

@@ -15,6 +15,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
+from oakum_service.documents.slots import slots_in
 from oakum_service.node_history.bars import Window
 
 MOST_SEARCHED = 30_000
@@ -49,7 +50,7 @@ def _of_fragments(session: Session, text: str, window: Window) -> set[str]:
         )
         named = or_(_has(Trainer.name, text), _has(Trainer.user_name, text))
         joined = select(once.c.node).join(Trainer, Trainer.id == once.c.trainer_id)
-        found |= set(session.scalars(joined.where(named)))
+        found |= {slot for node in session.scalars(joined.where(named)) for slot in slots_in(node)}
     return found
 
 

@@ -80,8 +80,9 @@ def week_begin(now: float) -> float:
     return now - (now - _FIRST_MONDAY_S) % _WEEK_S
 
 
-def add_to_week(session: Session, user: str | None, launched_at: float, ended_at: float) -> None:
-    """Add the node-time of a fragment of the user that has ended to the week in which it ended."""
+def add_to_week(session: Session, user: str | None, launched_at: float, ended_at: float, slots: int = 1) -> None:
+    """Add the node-time of a fragment of the user that has ended, with so many slots, to the week in which it
+    ended."""
     begin = week_begin(ended_at)
     key = (round(begin), user or "")
     row = session.get(WeekUse, key)
@@ -89,7 +90,7 @@ def add_to_week(session: Session, user: str | None, launched_at: float, ended_at
         row = WeekUse(week_at=key[0], user_name=key[1], node_s=0.0)
         session.add(row)
         session.flush()  # another fragment that ends in this transaction finds it
-    row.node_s += max(0.0, ended_at - max(launched_at, begin))
+    row.node_s += slots * max(0.0, ended_at - max(launched_at, begin))
 
 
 def node_hours_used(session: Session, now: float) -> dict[str, float]:
@@ -99,7 +100,7 @@ def node_hours_used(session: Session, now: float) -> dict[str, float]:
     ended = select(WeekUse.user_name, WeekUse.node_s).where(WeekUse.week_at == round(begin))
     start = case((Fragment.launched_at > begin, Fragment.launched_at), else_=begin)
     live = (
-        select(Trainer.user_name, func.sum(now - start))
+        select(Trainer.user_name, func.sum(Fragment.num_slots * (now - start)))
         .join(Fragment, Fragment.trainer_id == Trainer.id)
         .where(Fragment.is_live, Fragment.ended_at.is_(None))
         .group_by(Trainer.user_name)

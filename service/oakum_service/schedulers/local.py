@@ -27,7 +27,7 @@ import psutil
 from oakum_service.config import LocalClusterSettings
 from oakum_service.documents.announcement import AnnouncedKind, Announcement, Announcements
 from oakum_service.documents.node import Node
-from oakum_service.documents.slots import slot_name
+from oakum_service.documents.slots import slot_name, slots_in
 from oakum_service.errors import SchedulerError, SubmissionRefused
 from oakum_service.schedulers import fragment_processes
 from oakum_service.schedulers.port import JobStart, OwnJob, Snapshot
@@ -53,6 +53,7 @@ class _Fragment:
 
     id: str
     node: str
+    """Its node or slot, or several slots of a node."""
     process: psutil.Process
     kill_at_s: float | None = None
     """When SIGKILL follows its first SIGTERM; None before that."""
@@ -149,9 +150,10 @@ class LocalCluster:
         self._starter.prepare()
         with self._changed:
             taken = {node for job in self._jobs.values() for node in job.nodes}
-            if config.node in taken | self._held_nodes() or self._stopping:
+            slots = set(slots_in(config.node))
+            if not slots.isdisjoint(taken | self._held_nodes()) or self._stopping:
                 raise SchedulerError(f"{config.node} is no longer idle")
-            self._starting.add(config.node)
+            self._starting |= slots
         try:
             # Without the lock, so that other nodes can be given back however long this takes.
             pid = self._starter.start(config)
@@ -166,16 +168,17 @@ class LocalCluster:
         """End the start of a fragment: watch it, and evict it if a foreground job got the node meanwhile. A
         `fragment` of None is one whose start failed."""
         with self._changed:
-            self._starting.discard(node)
+            slots = set(slots_in(node))
+            self._starting -= slots
             if fragment is not None:
                 self._watch(fragment)
-                if any(node in job.nodes for job in self._jobs.values()):
+                if any(not slots.isdisjoint(job.nodes) for job in self._jobs.values()):
                     self._evict(fragment)
             self._changed.notify_all()
 
     def _held_nodes(self) -> set[str]:
         """The nodes that fragments run on or are being started on."""
-        return self._starting | {fragment.node for fragment in self._fragments.values()}
+        return self._starting | {slot for each in self._fragments.values() for slot in slots_in(each.node)}
 
     def cancel(self, fragment: str) -> None:
         """Send the fragment SIGTERM now and SIGKILL after its grace. Does nothing where it has ended."""
@@ -323,7 +326,7 @@ class LocalCluster:
             nodes, free = tuple(free[: request.nodes]), free[request.nodes :]
             self._jobs[request.id] = _ForegroundJob(request, nodes, time.time())
             for fragment in self._fragments.values():
-                if fragment.node in nodes:
+                if not set(slots_in(fragment.node)).isdisjoint(nodes):
                     self._evict(fragment)
         return bool(self._backfill.start)
 

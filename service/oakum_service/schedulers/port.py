@@ -12,6 +12,8 @@ from typing import Protocol, runtime_checkable
 from oakum_service.documents.announcement import Announcements
 from oakum_service.documents.node import Node
 from oakum_service.documents.silence import Silence
+from oakum_service.documents.slots import slots_in
+from oakum_service.states import NodeState
 from oakum_worker.protocol import FragmentConfig
 
 
@@ -72,8 +74,10 @@ class Snapshot:
         return replace(self, starts=tuple(start for start in self.starts if start.started_at >= math.floor(at)))
 
     def node(self, name: str) -> Node | None:
-        """The node of that name; None if there is none."""
-        return self._by_name.get(name)
+        """The node or slot of that name; of the name of several slots, the first that is no hole, or any where all
+        are. None if there is none of that name."""
+        found = [self._by_name.get(slot) for slot in slots_in(name)]
+        return min(found, key=lambda node: node is not None and node.state is NodeState.HOLE)
 
     @cached_property
     def _by_name(self) -> dict[str, Node]:

@@ -119,6 +119,21 @@ def test_slots_stay_with_their_jobs_as_others_come_and_go() -> None:
     assert [one.job for one in more.nodes] == ["90", "85", None, None]
 
 
+def test_a_node_of_which_jobs_have_more_gpus_than_it_has_is_away_and_told() -> None:
+    book = SlotBook()
+    assert states(look(node(5), job(72), book=book)) == [AWAY]
+    assert book.unread == {"n1": "gres_used is 'gpu:a100:5(IDX:0)', expected at most gpu:a100:4(S:0-1)"}
+
+
+def test_a_fragment_of_several_slots_is_shown_with_all_of_them() -> None:
+    book = SlotBook({"f1": "n1:1+3"}.get)
+    seen = look(node(3), own(71, "f1", gres="gres/gpu:a100:2"), job(80), book=book)
+    assert seen.own_jobs == (OwnJob("71", "f1", "n1:1+3"),)
+    assert states(seen) == [FOREGROUND, HOLE, HOLE, HOLE]
+    later = look(node(2), own(71, "f1", gres="gres/gpu:a100:2"), book=SlotBook())
+    assert later.own_jobs == (OwnJob("71", "f1", "n1:0+1"),), "where nobody knows it any more, any will do"
+
+
 def test_a_node_on_which_a_job_of_ours_has_all_stays_one_hole() -> None:
     seen = look(node(0, used_cpus=16), own(71, "f1", gres=""))
     assert [(one.name, one.state) for one in seen.nodes] == [("n1", HOLE)]
@@ -188,6 +203,16 @@ def test_a_fragment_asks_for_one_gpu_and_its_share_of_the_node(site: Site) -> No
     assert [options.get(name) for name in asked] == ["n1", "gpu:a100:1", "4", "16000M", None]
     with pytest.raises(SchedulerError, match=r"n1:0 is not idle any more: Slurm has it, or keeps it, for job 72"):
         site.scheduler.submit(site.config("n1:0"))
+
+
+def test_a_fragment_of_several_slots_asks_for_as_many_gpus_and_shares(site: Site) -> None:
+    begun(site)
+    site.scheduler.submit(site.config("n1:1+2+3"))
+    options = site.script_options()
+    asked = ("nodelist", "gres", "cpus-per-task", "mem", "exclusive")
+    assert [options.get(name) for name in asked] == ["n1", "gpu:a100:3", "12", "48000M", None]
+    with pytest.raises(SchedulerError, match=r"n1:0 is not idle any more"):
+        site.scheduler.submit(site.config("n1:0+1"))
 
 
 def test_a_hook_takes_only_what_no_job_of_ours_has(site: Site) -> None:

@@ -123,6 +123,16 @@ def test_the_bounds_follow_from_the_sizes(changes: dict[str, Any], allowed: tupl
             "slurm.constraint: 'a&b|c' is not a constraint that Oakum plans with: give a feature, or several "
             "joined by & or by |, not both",
         ),
+        (
+            {"slots_per_fragment": 4, "min_nodes": 5, "max_nodes": 7},
+            "spec: no number from min_nodes 5 to max_nodes 7 is a multiple of slots_per_fragment 4: such numbers "
+            "count slots, and each fragment has 4",
+        ),
+        (
+            {"slots_per_fragment": 2, "sizes": [1, 3, 5]},
+            "spec: no number from min_nodes 1 to max_nodes 5 among sizes is a multiple of slots_per_fragment 2: "
+            "such numbers count slots, and each fragment has 2",
+        ),
         ({"warm_up": {"epochs": 0}}, "warm_up.epochs: Input should be greater than 0"),
         ({"label_smoothing": 1.0}, "label_smoothing: Input should be less than 1"),
         ({"precision": "bf16"}, "precision: Input should be 'float32', 'bfloat16' or 'float16'"),

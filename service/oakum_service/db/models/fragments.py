@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from sqlalchemy import ColumnElement, ForeignKey, Index, String, select
+from sqlalchemy import ColumnElement, ForeignKey, Index, String, func, select
 from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from oakum_service.db.json_columns import JsonOf
 from oakum_service.db.models.base import Base, RowId
+from oakum_service.documents.slots import JOINT, slots_in
 from oakum_worker.protocol import FragmentReport
 
 
@@ -21,6 +22,7 @@ class Fragment(Base):
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
     trainer_id: Mapped[str] = mapped_column(ForeignKey("trainers.id"))
     node: Mapped[str] = mapped_column(String(255))
+    """Its node or slot, or several slots of a node: `documents.slots` has their names."""
     plan_id: Mapped[int | None] = mapped_column(RowId)
     state: Mapped[str] = mapped_column(String(16), index=True)
     job_id: Mapped[str | None] = mapped_column(String(64))
@@ -48,6 +50,21 @@ class Fragment(Base):
         Index("ix_fragments_ended", "ended_at", "training_at", "node"),
         Index("ix_fragments_node", "node", "ended_at"),
     )
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of its slots; of a whole node, the node's."""
+        return slots_in(self.node)
+
+    @hybrid_property
+    def num_slots(self) -> int:
+        """How many slots it has, which its node-time counts; in a query, the expression for that."""
+        return len(self.slots)
+
+    @num_slots.inplace.expression
+    @classmethod
+    def _num_slots(cls) -> ColumnElement[int]:
+        return 1 + func.length(cls.node) - func.length(func.replace(cls.node, JOINT, ""))
 
     @hybrid_property
     def is_live(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from oakum_service.documents.node import Node
-from oakum_service.documents.slots import is_part, node_of
+from oakum_service.documents.slots import is_part, node_of, slots_in
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.states import NodeState
 
@@ -71,7 +71,8 @@ class Overlay:
         that no job of ours has: which part was taken the next reading tells, and ours were left alone."""
         if not self._taken:
             return snapshot.nodes
-        ours = {job.node for job in snapshot.own_jobs if job.node is not None and is_part(job.node)}
+        parts = (job.node for job in snapshot.own_jobs if job.node is not None and is_part(job.node))
+        ours = {slot for part in parts for slot in slots_in(part)}
         return tuple(node if node.name in ours else self._taken_by_hook(node) for node in snapshot.nodes)
 
     def _taken_by_hook(self, node: Node) -> Node:

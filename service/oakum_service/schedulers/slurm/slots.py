@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from oakum_service.documents.slots import slot_name
+from oakum_service.documents.slots import slot_name, slots_in
 from oakum_service.schedulers.slurm.reading.fields import FieldError
 from oakum_service.schedulers.slurm.reading.gres import gpus
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode
@@ -22,7 +22,7 @@ _WITH_JOBS = {"ALLOCATED", "MIXED"}
 
 @dataclass(frozen=True)
 class SlotShare:
-    """What a job for one slot asks for."""
+    """What a job for one slot, or for several of a node, asks for."""
 
     gres: str
     """`gpu:a100:1`."""
@@ -107,7 +107,8 @@ class SlotBook:
         if kept is not None or occupant.fragment is None:
             return kept or ()
         slot = self.planned(occupant.fragment)
-        return tuple(number for number in numbers if slot == slot_name(node, number))
+        planned = () if slot is None else slots_in(slot)
+        return tuple(number for number in numbers if slot_name(node, number) in planned)
 
 
 def gives_parts(node: SlurmNode, own: Iterable[tuple[str, SlurmJob]]) -> bool:
@@ -117,11 +118,12 @@ def gives_parts(node: SlurmNode, own: Iterable[tuple[str, SlurmJob]]) -> bool:
     return bool(gpus("gres", node.gres)) and all(gpus("gres_per_node", job.gres_per_node) for _, job in own)
 
 
-def share_of(node: SlurmNode, gpu_type: str) -> SlotShare:
-    """What a job asks for that gets one GPU of this type: the node's cores and memory in proportion."""
+def share_of(node: SlurmNode, gpu_type: str, count: int = 1) -> SlotShare:
+    """What a job asks for that gets `count` GPUs of this type: so many times the part of the node's cores and
+    memory that falls to one GPU, with which `_spare` counts."""
     num_gpus = max(1, sum(gpus("gres", node.gres).values()))
-    gres = f"gpu:{gpu_type}:1" if gpu_type else "gpu:1"
-    return SlotShare(gres, max(1, node.cpus // num_gpus), node.memory_mb // num_gpus)
+    gres = f"gpu:{gpu_type}:{count}" if gpu_type else f"gpu:{count}"
+    return SlotShare(gres, count * max(1, node.cpus // num_gpus), count * (node.memory_mb // num_gpus))
 
 
 def slots_of(
@@ -163,6 +165,8 @@ def _kinds(node: SlurmNode) -> list[_Kind]:
                    for name, amounts in (("used", used), ("drained", drained))}  # fmt: skip
         if not gpu_type and sum(used.values()) > used.get("", 0):
             raise FieldError("gres_used", node.gres_used, f"the types of {node.gres}")
+        if of_type["used"] > total:
+            raise FieldError("gres_used", node.gres_used, f"at most {node.gres}")
         kinds.append(_Kind(gpu_type, range(first, first + total), **of_type))
         first += total
     return kinds

@@ -15,7 +15,7 @@ from types import MappingProxyType
 import msgspec
 
 from oakum_service.documents.node import LONGEST_JOB_NAME, Node
-from oakum_service.documents.slots import node_of
+from oakum_service.documents.slots import bundle_name, node_of
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.schedulers.slurm.announcements import announced_at, announcements
 from oakum_service.schedulers.slurm.arrays import JobArray
@@ -188,7 +188,10 @@ def to_snapshot(
         node if fragment is not None or node.state is not NodeState.HOLE else _kept(node, wanted, reserved)
         for node, fragment in seen
     )
-    slots = {fragment: node.name for node, fragment in seen if fragment is not None}
+    slots: dict[str, list[str]] = {}
+    for node, fragment in seen:
+        if fragment is not None:
+            slots.setdefault(fragment, []).append(node.name)
     announced = announcements(frozenset(node.name for node in ours), state, foreign)
     return Snapshot(state.taken_at, nodes, tuple(_own_jobs(own, slots)), announced=announced)
 
@@ -291,11 +294,11 @@ def _kept_for(job: SlurmJob, node: Node) -> Node:
     return replace(node, state=NodeState.UNAVAILABLE, job=str(job.id), announced_at=None)
 
 
-def _own_jobs(own: Mapping[str, OwnTask], slots: Mapping[str, str]) -> Iterator[OwnJob]:
-    """Our jobs; `slots`: fragment -> its slot. A job on a node of another partition has the node itself."""
+def _own_jobs(own: Mapping[str, OwnTask], slots: Mapping[str, Sequence[str]]) -> Iterator[OwnJob]:
+    """Our jobs; `slots`: fragment -> its slots. A job on a node of another partition has the node itself."""
     for fragment, task in own.items():
         nodes = () if task.waits else unfold(task.job.nodes)
-        yield OwnJob(task.id, fragment, slots.get(fragment, nodes[0]) if nodes else None)
+        yield OwnJob(task.id, fragment, bundle_name(slots.get(fragment, nodes[:1])) if nodes else None)
 
 
 def _entered(state: SlurmState, policy: HolePolicy) -> dict[str, SlurmReservation]:

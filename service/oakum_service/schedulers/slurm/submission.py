@@ -18,7 +18,7 @@ from pathlib import Path
 
 from oakum_service.config import SlurmSettings
 from oakum_service.documents.node import Node
-from oakum_service.documents.slots import is_part, node_of
+from oakum_service.documents.slots import is_part, node_of, slots_in
 from oakum_service.errors import SchedulerError, SubmissionRefused
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.schedulers.slurm.commands import SlurmCommands
@@ -79,7 +79,7 @@ class Submitter:
         refuses it, and `SchedulerError` if the node is no longer idle, or a foreground job is announced there too
         soon."""
         node = self._node(config, picture.snapshot)
-        limit_min, share = self._time_limit_min(node, config.fragment), self._share(node, picture)
+        limit_min, share = self._time_limit_min(node, config.fragment), self._share(config.node, node, picture)
         options = self._options(config.fragment, config.spec.slurm, limit_min, share, node=node_of(config.node))
         return submit_slurm(self._folder / config.fragment, config, options)
 
@@ -94,7 +94,7 @@ class Submitter:
         snapshot = picture.snapshot
         limits_min = self._limits_min(configs, snapshot)
         configs = [config for config in configs if config.fragment in limits_min]
-        shares = {self._share(self._node(config, snapshot), picture) for config in configs}
+        shares = {self._share(config.node, self._node(config, snapshot), picture) for config in configs}
         if len(configs) <= 1 or len(shares) > 1:
             return {config.fragment: self.submit(config, picture) for config in configs}
         [share] = shares
@@ -142,12 +142,15 @@ class Submitter:
                 _log.info("fragment on %s is left out: %s", config.node, error)
         return limits_min
 
-    def _share(self, node: Node, picture: Picture) -> SlotShare | None:
-        """What a job for the slot asks for of its node; None where it gets the node as a whole."""
-        if not is_part(node.name):
+    def _share(self, slots: str, node: Node, picture: Picture) -> SlotShare | None:
+        """What a job for the slots of this name asks for of their node; None where it gets the node as a whole.
+        `node` is one of them."""
+        if not is_part(slots):
             return None
         gpu_type = node.node_type.partition("+")[0]
-        return share_of(picture.nodes[node_of(node.name)], "" if gpu_type == ANY_GPU else gpu_type)
+        return share_of(
+            picture.nodes[node_of(node.name)], "" if gpu_type == ANY_GPU else gpu_type, len(slots_in(slots))
+        )
 
     def _node(self, config: FragmentConfig, snapshot: Snapshot) -> Node:
         node = snapshot.node(config.node)
