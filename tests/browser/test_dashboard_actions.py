@@ -75,13 +75,34 @@ class TestAdministrator:
             "const middle = new Date((+new Date(from) + +new Date(to)) / 2).toISOString().slice(0, -1);"
             "Plotly.relayout(first, {'xaxis.range[0]': from, 'xaxis.range[1]': middle})"
         )
-        every = "[...document.querySelectorAll('#view .chart')]"
+        every = "[...document.querySelectorAll('#view .chart')].filter((one) => one.layout)"
         ranges = f"return {every}.map((one) => JSON.stringify(one.layout.xaxis.range))"
         page.driver.execute_script(zoom)
         page.wait(lambda: page.shows("#view .whole-time"), "the button that shows all")
         page.wait(lambda: len(set(page.driver.execute_script(ranges))) == 1, "one range in all charts")
         page.press("Whole time", "#view")
         page.wait(lambda: not page.shows("#view .whole-time"), "the whole time again")
+
+    def test_what_a_trainers_nodes_do_is_drawn_of_all_and_of_one(self, page: ServicePage) -> None:
+        page.go("trainers/long")
+        page.wait(lambda: page.shows(".node-use"), "the part of the page")
+        page.driver.execute_script("document.querySelector('.node-use').scrollIntoView()")
+        page.wait(lambda: len(page.texts(".node-use .chart .main-svg")) >= 2, "CPU and memory")
+        page.wait(lambda: len(page.texts("#node-choice option")) >= 2, "its nodes to choose from")
+        of_all = page.texts(".node-use figcaption strong")[0]
+        assert "%" in of_all
+        page.driver.execute_script(
+            "const choice = document.querySelector('#node-choice');"
+            "choice.value = choice.options[1].value;"
+            "choice.dispatchEvent(new Event('change'))"
+        )
+        page.wait(lambda: "cores" in page.texts(".node-use figcaption strong")[0], "one node, with what it has")
+        whole, own = page.driver.execute_script(
+            "return document.querySelector('.node-use .chart').data"
+            ".map((line) => line.line.dash).filter((dash, i, all) => all.indexOf(dash) === i)"
+        )
+        assert (whole, own) == ("solid", "dot")
+        assert page.errors() == []
 
     def test_pause_scale_and_cancel_ask_first_and_then_act(self, page: ServicePage, client: OakumClient) -> None:
         client.submit(small_spec("short", epochs=100_000, max_nodes=1))

@@ -29,6 +29,7 @@ ROLES = {
     ("POST", "/v1/trainers/{ref}/cancel"): Role.USER,
     ("POST", "/v1/trainers/{ref}/retry"): Role.USER,
     ("GET", "/v1/trainers/{ref}/series"): Role.VIEWER,
+    ("GET", "/v1/trainers/{ref}/node-use"): Role.VIEWER,
     ("GET", "/v1/trainers/{ref}/evaluations"): Role.VIEWER,
     ("GET", "/v1/trainers/{ref}/logs"): Role.VIEWER,
     ("GET", "/v1/trainers/{ref}/explain"): Role.VIEWER,

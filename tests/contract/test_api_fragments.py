@@ -95,6 +95,45 @@ class TestReports:
         assert shown["state"] == "failed"
         assert re.fullmatch("bad byte [\0\ufffd] in the data", shown["message"])
 
+    @on_both_databases
+    def test_what_agents_see_of_their_nodes_is_kept_and_shown(
+        self, api: ApiUnderTest, trainer: str, fragment: str
+    ) -> None:
+        use = {
+            "cores": 8,
+            "busy_cores": 6.0,
+            "own_cores": 4,
+            "memory_bytes": 1000,
+            "used_bytes": 500,
+            "own_bytes": 9,
+        }
+        for name, told in (("n7", use), ("n8", {**use, "busy_cores": 2.0, "gpus": 2, "gpu_use": 0.5})):
+            other = api.add_fragment(trainer, name)
+            assert send(api.fragment_client(other), other, report(1) | {"use": told}).status_code == 204
+            assert send(api.fragment_client(other), other, report(1) | {"use": use}).status_code == 204
+        send(api.fragment_client(fragment), fragment, report(1) | {"use": {"cores": -1}})
+        path = f"/v1/trainers/{trainer}/node-use"
+        shown = api.user.get(path).json()
+        assert [node["node"] for node in shown["nodes"]] == ["n8", "n7"]
+        assert {
+            name: shown["nodes"][0][name] for name in ("cores", "memory_bytes", "gpus", "gpu_memory_bytes")
+        } == {
+            "cores": 8.0,
+            "memory_bytes": 1000,
+            "gpus": 2,
+            "gpu_memory_bytes": None,
+        }
+        (point,) = api.user.get(f"{path}?node=n7").json()["points"]
+        assert point["cpu"] == {"mean": 0.75, "least": 0.75, "greatest": 0.75}
+        assert (point["own_cpu"]["mean"], point["memory"]["mean"], point["own_memory"]["mean"]) == (
+            0.5,
+            0.5,
+            0.009,
+        )
+        assert (point["gpu"], point["gpu_memory"]) == (None, None)
+        assert api.user.get(f"{path}?node=n9").json()["points"] == []
+        assert api.user.get(f"{path}?to_at=1").json() == {"nodes": [], "points": []}
+
     def test_an_older_report_is_ignored(self, api: ApiUnderTest, agent: TestClient, fragment: str) -> None:
         for sequence, phase in ((5, Phase.TRAINING), (4, Phase.READY), (5, Phase.WARMING)):
             assert send(agent, fragment, report(sequence, phase)).status_code == 204

@@ -125,7 +125,7 @@ def test_events_of_a_trainer_stay_private_when_it_is_forgotten(
     assert SECRET in api.viewer.get("/v1/events/recent").text
 
 
-@pytest.mark.parametrize("part", ["/series", "/evaluations", "/logs"])
+@pytest.mark.parametrize("part", ["/series", "/node-use", "/evaluations", "/logs"])
 def test_charts_and_logs_are_for_the_trainers_user(
     api: ApiUnderTest, other: TestClient, trainer: dict[str, Any], part: str
 ) -> None:

@@ -18,7 +18,17 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from oakum_worker.spec import TrainerSpec
 
@@ -310,6 +320,42 @@ class Crash(_Message):
     traceback: _Traceback = ""
 
 
+_Cores = Annotated[float, Field(ge=0, le=2**16, allow_inf_nan=False)]
+_Bytes = Annotated[int, Field(ge=0, lt=2**53)]
+
+
+class NodeUse(_Message):
+    """How much of its node was in use at one moment, and by the fragment itself, as the agent sees it. None where
+    the node does not tell."""
+
+    cores: _Cores | None = None
+    """Number of the node's processors."""
+    busy_cores: _Cores | None = None
+    """Processors that were busy, on average since the moment before."""
+    own_cores: _Cores | None = None
+    """The part of these that the fragment's own processes kept busy."""
+    memory_bytes: _Bytes | None = None
+    """The node's memory, of which `used_bytes` cannot be had without swapping."""
+    used_bytes: _Bytes | None = None
+    own_bytes: _Bytes | None = None
+    """Memory that the fragment's own processes have to themselves: without files and what they share."""
+    gpus: Annotated[int, Field(ge=0, le=1024)] | None = None
+    """Number of GPUs that the fragment sees; of these tell the numbers below."""
+    gpu_use: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    """Mean share of the time in which they computed."""
+    gpu_memory_bytes: _Bytes | None = None
+    gpu_used_bytes: _Bytes | None = None
+
+
+def _or_none(given: Any, read: ValidatorFunctionWrapHandler) -> NodeUse | None:
+    """The message, or None in place of one with numbers that cannot be."""
+    try:
+        use: NodeUse | None = read(given)
+    except ValidationError:
+        return None
+    return use
+
+
 class FragmentReport(_Message):
     """All that an agent knows of its fragment."""
 
@@ -346,6 +392,9 @@ class FragmentReport(_Message):
     before, and where the agent is too old to tell."""
     warnings: Annotated[tuple[_Text, ...], _newest(10)] = ()
     """The newest ten warnings at most: faults that do not stop training, such as a corrupt checkpoint."""
+    use: Annotated[NodeUse | None, WrapValidator(_or_none)] = None
+    """What the agent has seen of its node since it last told; numbers that cannot be are left out, since no chart
+    is worth a report. None where there is nothing new, or the agent is too old to tell."""
 
     @property
     def urgent(self) -> tuple[object, ...]:

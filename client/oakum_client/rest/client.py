@@ -22,6 +22,7 @@ from oakum_service.api.schemas.forecast import ForecastRequest, ForecastView
 from oakum_service.api.schemas.hold import HoldRequest, HoldView
 from oakum_service.api.schemas.intervals import HoleList, Timeline
 from oakum_service.api.schemas.ledger import Ledger
+from oakum_service.api.schemas.node_uses import NodeUseSeries
 from oakum_service.api.schemas.notices import NoticeList, NoticeTest, NoticeTested
 from oakum_service.api.schemas.plans import PlanList, PlanView, WhatIfRequest, WhatIfView
 from oakum_service.api.schemas.quotas import QuotaLimits, QuotaList, QuotaView
@@ -168,6 +169,10 @@ class OakumClient:
         """A trainer's loss, throughput and size over time: the newest points, at most `limit` (5,000). With
         `from_at`, in Unix seconds, all points since then, neighbours put together where there are more."""
         return self._connection.get(_trainer_path(ref, "series"), Series, limit=limit, from_at=from_at)
+
+    def node_use(self, ref: str, node: str | None = None) -> NodeUseSeries:
+        """How much of a trainer's nodes was in use, as its agents have seen it: of one node, or of all."""
+        return self._connection.get(_trainer_path(ref, "node-use"), NodeUseSeries, node=node)
 
     def evaluations(self, ref: str) -> list[EvaluationView]:
         """What a trainer's evaluations gave, in order of steps: all that the service keeps."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from oakum_service import clock
 from oakum_service.change_signal import ChangeSignal
+from oakum_service.control.node_uses import sample_every_s, sample_row
 from oakum_service.control.report_pace import LONGEST_S, report_interval_s
 from oakum_service.db.batch_writer import BatchWriter
 from oakum_service.db.engine import Sessions
@@ -61,6 +62,8 @@ class ReportInbox:
         silent for long are left out: they have ended, or report to another service."""
         self._telling: set[str] = set()
         """Those of them that told their trainer's progress."""
+        self._sampled: dict[str, float] = {}
+        """Fragment -> when what it told of its node was last kept, on the monotonic clock."""
 
     def interval_s(self, *, tells_progress: bool) -> float:
         """Seconds until an agent without urgent news reports again; longer the more agents report. Those
@@ -78,6 +81,7 @@ class ReportInbox:
         with REPORT_WRITE_S.time(), self._sessions.begin() as session:
             live = _live(session, newest)
             _store(session, [newest[fragment] for fragment in sorted(live)])
+            self._keep_uses(session, [newest[fragment] for fragment in sorted(live)])
         REPORTS.inc(len(arrivals))
         for fragment in newest.keys() - live:
             self._forget(fragment)
@@ -86,6 +90,22 @@ class ReportInbox:
         if urgent:
             self._news.notify()
         return [arrival.fragment in live for arrival in arrivals]
+
+    def _keep_uses(self, session: Session, arrivals: Sequence[ArrivedReport]) -> None:
+        """Keep what these reports tell of their nodes, of each fragment as often as all of them leave room for."""
+        now_s, every_s = time.monotonic(), sample_every_s(len(self._heard))
+        due = {
+            arrival.fragment: arrival
+            for arrival in arrivals
+            if arrival.report.use is not None and now_s - self._sampled.get(arrival.fragment, -every_s) >= every_s
+        }
+        where = select(Fragment.id, Fragment.trainer_id, Fragment.node)
+        for names in _batches([*due]):
+            for fragment, trainer, node in session.execute(where.where(Fragment.id.in_(names))).all():
+                use, at = due[fragment].report.use, due[fragment].at
+                if use is not None:
+                    session.add(sample_row(trainer, node, at, use, after_gap=fragment not in self._sampled))
+        self._sampled.update(dict.fromkeys(due, now_s))
 
     def _hear(self, fragment: str, report: FragmentReport) -> bool:
         """Remember that the fragment was heard, and what it said; returns whether the report's urgent fields are
@@ -107,6 +127,7 @@ class ReportInbox:
     def _forget(self, fragment: str) -> None:
         self._heard.pop(fragment, None)
         self._telling.discard(fragment)
+        self._sampled.pop(fragment, None)
 
 
 def _newest(arrivals: Sequence[ArrivedReport]) -> dict[str, ArrivedReport]:
@@ -124,12 +145,16 @@ def _newest(arrivals: Sequence[ArrivedReport]) -> dict[str, ArrivedReport]:
 
 def _live(session: Session, fragments: Mapping[str, ArrivedReport]) -> set[str]:
     """The ids among `fragments` whose fragments have not ended."""
-    names = list(fragments)
     live: set[str] = set()
-    for begin in range(0, len(names), _MOST_AT_ONCE):
-        some = names[begin : begin + _MOST_AT_ONCE]
+    for some in _batches([*fragments]):
         live.update(session.scalars(select(Fragment.id).where(Fragment.id.in_(some), Fragment.is_live)))
     return live
+
+
+def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The names, as many at a time as one statement takes."""
+    for begin in range(0, len(names), _MOST_AT_ONCE):
+        yield names[begin : begin + _MOST_AT_ONCE]
 
 
 def _store(session: Session, arrivals: Sequence[ArrivedReport]) -> None:

@@ -1,9 +1,10 @@
-"""/v1/trainers/REF/...: a trainer's series, evaluations and logs, and why it has its number of nodes."""
+"""/v1/trainers/REF/...: a trainer's series, evaluations, logs and use of nodes, and why it has so many of them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -13,6 +14,7 @@ from oakum_service.api.auth import Viewer
 from oakum_service.api.context import InContext
 from oakum_service.api.logs import read_log
 from oakum_service.api.ownership import check_may_read, visible_view
+from oakum_service.api.schemas.node_uses import NodeUsePoint, NodeUseSeries, ShareView, UsedNode
 from oakum_service.api.schemas.series import EvaluationList, EvaluationView, Series
 from oakum_service.api.schemas.trainers import (
     Explanation,
@@ -20,6 +22,7 @@ from oakum_service.api.schemas.trainers import (
 )
 from oakum_service.api.series import points_of
 from oakum_service.api.views import explanation, find_trainer, trainer_view
+from oakum_service.control import node_uses
 from oakum_service.control.thinning import POINTS, Point, at_most
 from oakum_service.db.models.progress import EvaluationRecord, ProgressSample
 from oakum_service.states import TrainerState
@@ -31,6 +34,8 @@ _BEFORE_S = 120.0
 
 _AT_ONCE = 50
 """Evaluations that are read at once."""
+_MOST_NODES = 200
+"""Nodes that one answer names."""
 _MOST_CHARACTERS = 2_000_000
 """Of the metrics in one answer; each counts 20 with its name."""
 
@@ -73,6 +78,43 @@ def show_series(
         shown = at_most([Point(*row) for row in rows], limit)
         points = points_of(shown, now if is_idle and to_at >= now else None)
         return Series(points=[point for point in points if point.at > after])
+
+
+@router.get("/{ref}/node-use")
+def show_node_use(
+    ref: str,
+    context: InContext,
+    viewer: Viewer,
+    node: Annotated[str | None, Query(max_length=255, description="of this node alone; default: of all")] = None,
+    from_at: Annotated[
+        float, Query(ge=0, le=1e11, allow_inf_nan=False, description="from this time on, in Unix seconds")
+    ] = 0.0,
+    to_at: Annotated[float, Query(ge=0, le=1e11, allow_inf_nan=False, description="up to this time")] = 1e11,
+    limit: Annotated[
+        int, Query(ge=1, le=1000, description="about how many points, neighbours put together")
+    ] = 300,
+) -> NodeUseSeries:
+    """Show how much of the trainer's nodes was in use, as the agents of its fragments have seen it."""
+    with context.readers.begin() as session:
+        trainer = find_trainer(session, ref)
+        check_may_read(viewer, trainer)
+        samples = node_uses.samples_of(session, trainer.id, from_at, to_at)
+    newest = node_uses.newest_of(samples)
+    wanted = [sample for sample in samples if node is None or sample.node == node]
+    return NodeUseSeries(
+        nodes=[
+            UsedNode(node=name, at=last.at, **{size: getattr(last, size) for size in node_uses.SIZES})
+            for name, last in islice(newest.items(), _MOST_NODES)
+        ],
+        points=[
+            NodeUsePoint(
+                at=point.at,
+                after_gap=point.after_gap,
+                **{name: ShareView(**share._asdict()) for name, share in point.shares.items()},
+            )
+            for point in node_uses.points_of(wanted, limit)
+        ],
+    )
 
 
 @router.get("/{ref}/evaluations")

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from sqlalchemy import ColumnElement, CursorResult, delete, func, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from oakum_service.control import node_uses
 from oakum_service.control.thinning import POINTS, Point, crowded, groups, together
 from oakum_service.db.models.cluster import (
     ForegroundStart,
@@ -26,6 +27,7 @@ from oakum_service.db.models.cluster import (
 )
 from oakum_service.db.models.events import EventRecord
 from oakum_service.db.models.fragments import Fragment, Report
+from oakum_service.db.models.node_uses import NodeUseSample
 from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.progress import EvaluationRecord, MeasuredRate, ProgressSample
 from oakum_service.db.models.trainers import GenerationRecord, Trainer, TrainerTag
@@ -97,6 +99,7 @@ def forget(session: Session, now: float, folders_from: float = 0.0) -> Forgotten
     for trainer in session.scalars(select(Trainer.id).where(_changed_since(now - _DAY_S))):
         _thin_out_samples(session, trainer)
         _thin_out_evaluations(session, trainer)
+        node_uses.thin_out(session, trainer)
     ended, folders_to = _ended_between(session, folders_from, now - _FOLDERS_S)
     session.execute(delete(Report).where(Report.fragment_id.in_(ended)))
     steps += [len(ended) < _BATCH, _forget_fragments(session, begin), _forget_trainers(session, now)]
@@ -160,7 +163,7 @@ def _forget_trainers(session: Session, now: float) -> bool:
     trainer_id = session.scalar(old.where(~select(Fragment.id).where(Fragment.trainer_id == Trainer.id).exists()))
     if trainer_id is None:
         return True
-    for table in (GenerationRecord, ProgressSample, EvaluationRecord, MeasuredRate, TrainerTag):
+    for table in (GenerationRecord, ProgressSample, EvaluationRecord, MeasuredRate, NodeUseSample, TrainerTag):
         session.execute(delete(table).where(table.trainer_id == trainer_id))
     session.execute(delete(Trainer).where(Trainer.id == trainer_id))
     return False

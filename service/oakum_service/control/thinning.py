@@ -1,19 +1,33 @@
 """Puts neighbouring chart points of a trainer together, so that a few of them show its whole run.
 
 Bins of time are 2^k seconds wide, the narrowest that give few enough points, so the bins of an older thinning lie
-within those of a later one. What a chart must show stays apart: points without nodes, those after a gap, and
-points before and after a change of size.
+within those of a later one. What a chart must show stays apart: of a trainer's own points those without nodes,
+those after a gap, and points before and after a change of size.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from sqlalchemy import select
 
 from oakum_service.db.models.progress import ProgressSample
+
+
+class Timed(Protocol):
+    """What can be put together with its neighbours."""
+
+    @property
+    def at(self) -> float:
+        """When it was, in Unix seconds."""
+
+    def stays_apart(self, before: Self) -> bool:
+        """Whether it may not become one with the one before it."""
+
+
+_Timed = TypeVar("_Timed", bound=Timed)
 
 
 class Point(NamedTuple):
@@ -30,12 +44,16 @@ class Point(NamedTuple):
     loss_min: float | None = None
     loss_max: float | None = None
 
+    def stays_apart(self, before: Point) -> bool:
+        """Whether a chart has to show that something begins here."""
+        return before.after_gap or self.after_gap or not self.nodes or before.nodes != self.nodes
+
 
 POINTS = select(*(getattr(ProgressSample, name) for name in Point._fields))
 """Query for the fields of `Point`, in order."""
 
 
-def groups(points: Sequence[Point], most: int) -> list[range]:
+def groups(points: Sequence[_Timed], most: int) -> list[range]:
     """Ranges of indices of `points`, which are in order of time: the points of each range may become one. At most
     `most` ranges, unless the points that may not be merged with each other need more."""
     if len(points) <= most:
@@ -88,12 +106,11 @@ def _with_losses(point: Point) -> Point:
     return point._replace(loss_mean=point.loss, loss_min=point.loss, loss_max=point.loss)
 
 
-def _cut(points: Sequence[Point], width_s: float) -> Iterator[range]:
+def _cut(points: Sequence[_Timed], width_s: float) -> Iterator[range]:
     begin = 0
     for number in range(1, len(points)):
         before, point = points[number - 1], points[number]
-        stays_apart = before.after_gap or point.after_gap or not point.nodes or before.nodes != point.nodes
-        if stays_apart or before.at // width_s != point.at // width_s:
+        if point.stays_apart(before) or before.at // width_s != point.at // width_s:
             yield range(begin, number)
             begin = number
     yield range(begin, len(points))

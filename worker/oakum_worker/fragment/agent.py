@@ -2,6 +2,7 @@
 
 One thread decides: it takes events (a rank's news or exit, a directive, a signal) from a queue. The others only
 bring events: a reader for each rank, the long poll for directives, and the reporter that posts the newest state.
+One more looks at the node's use, for which nobody waits.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from oakum_worker.fragment.deaths import DeathWatch
 from oakum_worker.fragment.rank_handle import RankExit, RankHandle, RankNews
 from oakum_worker.fragment.rank_starter import RankStarter
 from oakum_worker.fragment.service_link import Gone, ServiceLink, Unheard
+from oakum_worker.fragment.use_watch import UseWatch
 from oakum_worker.protocol import (
     Crash,
     Directive,
@@ -59,7 +61,8 @@ class Agent:
         self._config = config
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._ranks = [RankHandle(starter, self._events.put) for starter in ranks]
-        self._link = ServiceLink(config, self._events.put)
+        self._use = UseWatch(lambda: [os.getpid(), *(rank.pid for rank in self._ranks)])
+        self._link = ServiceLink(config, self._events.put, self._use.take)
         self._report = FragmentReport(phase=Phase.WARMING, sequence=0, pid=os.getpid(), host=socket.gethostname())
         self._directive = Directive(revision=-1)
         self._current: Generation | None = None
@@ -88,6 +91,7 @@ class Agent:
             signal.signal(number, self._on_signal)
         self._started_s = min(rank.start() for rank in self._ranks)
         self._link.start()
+        self._use.start()
         self._tell()
         try:
             while not self._has_left:
@@ -96,6 +100,7 @@ class Agent:
             for rank in self._ranks:
                 rank.kill()
                 rank.drain()
+            self._use.stop()
             self._link.stop(self._report, lambda: self._is_wanted_back)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -59,7 +59,7 @@ class Cgroup:
 
     def kills(self) -> int | None:
         """Number of processes in the cgroup that the kernel has killed for lack of memory; None if unknown."""
-        return _field(self.folder / ("memory.events" if self.unified else "memory.oom_control"), "oom_kill")
+        return number_after(self.folder / ("memory.events" if self.unified else "memory.oom_control"), "oom_kill")
 
     def limit(self) -> tuple[int, int] | None:
         """(used, limit) in bytes of the cgroup with the lowest memory limit, among this one and those that contain
@@ -81,7 +81,7 @@ class Cgroup:
 
 def own_cgroup(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Cgroup | None:
     """The cgroup whose memory this process's memory counts towards; None where no cgroup's files can be read."""
-    for line in _text(proc / "self" / "cgroup").splitlines():
+    for line in text_of(proc / "self" / "cgroup").splitlines():
         number, controllers, path = line.split(":", 2)
         unified = number == "0" and not controllers
         if not unified and "memory" not in controllers.split(","):
@@ -97,17 +97,17 @@ def own_cgroup(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Cgroup | None:
 
 def kills(cgroup: Cgroup | None, proc: Path = _PROC) -> Kills:
     """The processes that the kernel has killed for lack of memory until now."""
-    return Kills(None if cgroup is None else cgroup.kills(), _field(proc / "vmstat", "oom_kill"))
+    return Kills(None if cgroup is None else cgroup.kills(), number_after(proc / "vmstat", "oom_kill"))
 
 
 def memory_of(pid: int, cgroup: Cgroup | None, proc: Path = _PROC) -> MemoryUse | None:
     """The memory that the process uses now; None where the process has ended."""
-    rank_kb = _field(proc / str(pid) / "status", "VmRSS:")
+    rank_kb = number_after(proc / str(pid) / "status", "VmRSS:")
     if rank_kb is None:
         return None
     if cgroup is not None and (limit := cgroup.limit()) is not None:
         return MemoryUse(rank_kb << 10, *limit, is_cgroups=True)
-    total_kb, free_kb = (_field(proc / "meminfo", name) for name in ("MemTotal:", "MemAvailable:"))
+    total_kb, free_kb = (number_after(proc / "meminfo", name) for name in ("MemTotal:", "MemAvailable:"))
     if total_kb is None or free_kb is None:
         return MemoryUse(rank_kb << 10, None, None, is_cgroups=False)
     return MemoryUse(rank_kb << 10, (total_kb - free_kb) << 10, total_kb << 10, is_cgroups=False)
@@ -134,7 +134,8 @@ def _rise(before: int | None, after: int | None) -> int | None:
     return None if before is None or after is None else max(0, after - before)
 
 
-def _text(file: Path) -> str:
+def text_of(file: Path) -> str:
+    """The file's text; empty where it cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -142,13 +143,13 @@ def _text(file: Path) -> str:
 
 
 def _number(file: Path) -> int | None:
-    text = _text(file).strip()
+    text = text_of(file).strip()
     return int(text) if text.isdigit() else None
 
 
-def _field(file: Path, name: str) -> int | None:
+def number_after(file: Path, name: str) -> int | None:
     """The number that follows `name` in a file with a name and a number on each line; None where it is missing."""
-    for line in _text(file).splitlines():
+    for line in text_of(file).splitlines():
         words = line.split()
         if len(words) > 1 and words[0] == name and words[1].isdigit():
             return int(words[1])

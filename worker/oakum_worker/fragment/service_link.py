@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 from pydantic import ValidationError
 
-from oakum_worker.protocol import REPORT_INTERVAL, Directive, FragmentConfig, FragmentReport
+from oakum_worker.protocol import REPORT_INTERVAL, Directive, FragmentConfig, FragmentReport, NodeUse
 
 _log = logging.getLogger("oakum.agent")
 _POLL_S = 10.0
@@ -47,9 +47,16 @@ class ServiceLink:
     """The agent's connection to the service over HTTP: one thread asks for directives, another posts reports. Both
     try again while the service does not answer."""
 
-    def __init__(self, config: FragmentConfig, deliver: Callable[[object], None]) -> None:
+    def __init__(
+        self,
+        config: FragmentConfig,
+        deliver: Callable[[object], None],
+        take_use: Callable[[], NodeUse | None] = lambda: None,
+    ) -> None:
+        """`take_use` gives what a report says of the node, which makes no report due."""
         self._config = config
         self._deliver = deliver
+        self._take_use = take_use
         self._url = config.service_url
         self._client = httpx.Client(
             headers={"Authorization": f"Bearer {config.token}"},
@@ -102,7 +109,7 @@ class ServiceLink:
             if report is None or self._stopping:
                 continue
             try:
-                self._send(report, timeout_s=5.0)
+                self._send(report.model_copy(update={"use": self._take_use()}), timeout_s=5.0)
                 self._sent = report
             except httpx.HTTPError as error:
                 self._fail(error)

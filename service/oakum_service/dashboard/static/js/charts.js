@@ -5,6 +5,7 @@ import { button } from "./controls.js";
 import { h, setText } from "./dom.js";
 import { decimal, duration, nodes, rate } from "./format.js";
 import { serviceNow } from "./time.js";
+import { TimeAxis, written } from "./time_axis.js";
 
 export const CONFIG = { displayModeBar: false, responsive: true, showTips: false };
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -60,29 +61,31 @@ export function loadPlotly() {
   return plotly;
 }
 
-/** The three charts of one trainer. They are drawn while in view, and only when their points have changed. */
+/** Charts of one trainer. They are drawn while in view, and only when their points have changed. */
 export class Charts {
   #points = [];
+  #key = "";
   #drawn = "";
   #inView = false;
-  #range = null;
   #note = h("p", { class: "chart-note" });
 
-  /** With `zoomable` a range of time can be chosen in any of the charts, for all three; `onRange` is told of it, [from, to] in Unix seconds, or null. */
-  constructor({ zoomable = false, onRange = () => {} } = {}) {
+  /** With `zoomable` a range of time can be chosen in any of the charts, for all of the `axis`; `nothing` says why there is no point. */
+  constructor({ charts = CHARTS, zoomable = false, axis = new TimeAxis(), nothing = "There is no point to draw: finished steps make them." } = {}) {
     this.zoomable = zoomable;
-    this.onRange = onRange;
-    this.figures = CHARTS.map((chart) => {
+    this.axis = axis;
+    this.nothing = nothing;
+    this.figures = charts.map((chart) => {
       const value = h("strong");
       const age = h("small");
       const area = h("div", { class: "chart" });
       const figure = h("figure", {}, h("figcaption", {}, h("span", {}, chart.unit ? `${chart.name}, ${chart.unit}` : chart.name), h("span", {}, age, " ", value)), area);
       return { chart, value, age, area, figure };
     });
-    this.whole = button("Whole time", () => this.#zoom(null), { class: "button whole-time", hidden: "" });
+    this.whole = button("Whole time", () => axis.choose(null), { class: "button whole-time", hidden: "" });
     this.element = h("div", { class: "charts" }, this.whole, ...this.figures.map(({ figure }) => figure), this.#note);
     this.#tell("Loading…");
     dark.addEventListener("change", () => this.#draw());
+    axis.follow(() => this.#draw());
     const onMove = ([entry]) => {
       this.#inView = entry.isIntersecting;
       this.#draw();
@@ -111,10 +114,25 @@ export class Charts {
     }
   }
 
-  showSeries({ points }) {
+  /** Shows the points; `key` tells those of one question from those of another. */
+  showSeries({ points, key = "" }) {
     this.#points = points;
-    if (this.#isEmpty && !this.#note.querySelector("button")) this.#tell(points.length ? "Loading…" : "There is no point to draw: finished steps make them.");
+    this.#key = key;
+    for (const { chart, figure } of this.figures) figure.hidden = chart.isOptional === true && points.every((point) => chart.of(point) === null);
+    if (points.length) this.axis.include(this, points);
+    else this.#clear();
+    if (this.#isEmpty && !this.#note.querySelector("button")) this.#tell(points.length ? "Loading…" : this.nothing);
     this.#draw();
+  }
+
+  /** Draws nothing any more. */
+  #clear() {
+    this.#drawn = "";
+    for (const figure of this.figures) {
+      if (figure.area.hasChildNodes()) window.Plotly.purge(figure.area);
+      figure.area.replaceChildren();
+      figure.isZoomed = false;
+    }
   }
 
   /** Says over the charts why there is nothing, or not what was asked for, and offers to try again. */
@@ -133,8 +151,9 @@ export class Charts {
 
   async #draw() {
     const newest = this.#points.at(-1);
-    const fingerprint = `${this.#points.length} ${newest?.at} ${dark.matches}`;
+    this.whole.hidden = this.axis.range === null;
     if (!this.#inView || !newest) return;
+    const fingerprint = `${this.#key} ${this.#points.length} ${newest.at} ${dark.matches} ${this.axis.range ?? this.axis.whole}`;
     try {
       if (fingerprint !== this.#drawn) await this.#drawAll(fingerprint);
       if (!this.#isEmpty) this.#tell();
@@ -150,10 +169,13 @@ export class Charts {
     const style = getComputedStyle(this.element);
     const times = this.#points.map((point) => written(point.at));
     for (const figure of this.figures) {
-      const lines = stretches(figure.chart, this.#points).flatMap(([begin, end]) => {
-        const [x, points] = [times.slice(begin, end), this.#points.slice(begin, end)];
-        return band(figure.chart, x, points, style).concat(trace(figure.chart, x, points, style));
-      });
+      if (figure.figure.hidden) continue;
+      const lines = (figure.chart.lines ?? [figure.chart]).flatMap((line) =>
+        stretches(line, this.#points).flatMap(([begin, end]) => {
+          const [x, points] = [times.slice(begin, end), this.#points.slice(begin, end)];
+          return band(line, x, points, style).concat(trace(line, x, points, style));
+        }),
+      );
       await library.react(figure.area, lines, this.#layout(figure, style), CONFIG);
       if (this.zoomable && !figure.isZoomed) this.#follow(figure);
     }
@@ -161,16 +183,11 @@ export class Charts {
 
   #layout(figure, style) {
     const made = layout(figure, this.#points, style);
-    made.xaxis.range = this.#range ?? this.#whole();
+    const { range, whole } = this.axis;
+    made.xaxis.range = range ?? whole;
     if (!this.zoomable) return made;
     made.xaxis.fixedrange = false;
-    return { ...made, dragmode: "zoom", uirevision: this.#range?.join() ?? "whole" };
-  }
-
-  /** All three charts have one axis of time, from the first point to the last, although not all know a value there. */
-  #whole() {
-    const first = this.#points[0].at;
-    return [written(first), written(Math.max(this.#points.at(-1).at, first + 1))];
+    return { ...made, dragmode: "zoom", uirevision: range?.join() ?? "whole" };
   }
 
   /** Lets a range that is chosen in one chart hold for all. */
@@ -178,18 +195,9 @@ export class Charts {
     figure.isZoomed = true;
     figure.area.on("plotly_relayout", (changed) => {
       const [from, to] = [changed["xaxis.range[0]"], changed["xaxis.range[1]"]];
-      if (from !== undefined && to !== undefined) this.#zoom(`${[from, to]}` === `${this.#whole()}` ? null : [from, to]);
-      else if (changed["xaxis.autorange"]) this.#zoom(null);
+      if (from !== undefined && to !== undefined) this.axis.choose(`${[from, to]}` === `${this.axis.whole}` ? null : [from, to]);
+      else if (changed["xaxis.autorange"]) this.axis.choose(null);
     });
-  }
-
-  #zoom(range) {
-    if (range?.join() === this.#range?.join()) return;
-    this.#range = range;
-    this.whole.hidden = range === null;
-    this.#drawn = "";
-    this.onRange(range?.map(read) ?? null);
-    this.#draw();
   }
 }
 
@@ -216,7 +224,7 @@ export function trace(chart, x, points, style) {
     y: points.map(chart.of),
     text: points.map((point) => chart.write(chart.of(point))),
     mode: "lines",
-    line: { color: colour, width: 1.75, shape: chart.step ? "hv" : "linear" },
+    line: { color: colour, width: 1.75, shape: chart.step ? "hv" : "linear", dash: chart.dash ?? "solid" },
     fill: chart.step ? "tozeroy" : "none",
     fillcolor: washed(colour),
     hovertemplate: "%{text}<extra></extra>",
@@ -274,17 +282,8 @@ function timeFormat(points) {
 
 /** The axis of values: whole numbers for small sizes, and a single 0 where nothing is above 0. */
 function unit(chart, points) {
+  if (chart.range) return { range: chart.range };
   const most = points.reduce((high, point) => Math.max(high, chart.of(point) ?? 0), 0);
   if (chart.fromZero && most === 0) return { range: [0, 1], tickvals: [0] };
   return chart.step && most < 4 ? { dtick: 1 } : {};
-}
-
-/** Plotly shows dates as they are written, so they are written in UTC. */
-export function written(at) {
-  return new Date(at * 1000).toISOString().slice(0, -1);
-}
-
-/** Unix seconds of a date that Plotly has written; one without a time of day is UTC by itself. */
-function read(date) {
-  return Date.parse(date.includes(":") ? `${date.replace(" ", "T")}Z` : date) / 1000;
 }

@@ -50,6 +50,12 @@ export function nodeTimeUnit(nodeSeconds) {
   return nodeSeconds >= 7200 ? "node-hours" : "node-minutes";
 }
 
+/** An amount of memory. */
+export function bytes(number) {
+  const [unit, size] = number >= 2 ** 30 ? ["GiB", 2 ** 30] : ["MiB", 2 ** 20];
+  return `${decimal(number / size, 3)}${NARROW}${unit}`;
+}
+
 /** A sentence with commands in it, without marks that only terminals read. */
 export function prose(text) {
   return text.replaceAll(/`([^`]*)`/g, "“$1”");

@@ -8,7 +8,9 @@ import { downloads } from "./downloads.js";
 import { told } from "./faults.js";
 import { clock, count, decimal, metric, percent, rate } from "./format.js";
 import { Log } from "./log.js";
+import { NodeUse } from "./node_use.js";
 import { address } from "./router.js";
+import { TimeAxis } from "./time_axis.js";
 import { Card } from "./trainers.js";
 
 const POINTS = 2000;
@@ -22,7 +24,7 @@ const SIZES = [
 
 export class TrainerView {
   #card = null;
-  #range = null;
+  #axis = new TimeAxis(() => this.#zoom());
 
   constructor({ api, me, parts, refresh }) {
     this.api = api;
@@ -38,8 +40,9 @@ export class TrainerView {
     this.why = h("p", { class: "why" });
     this.traceback = h("pre", { class: "traceback", tabindex: 0 });
     this.more = h("div", { class: "more" });
+    this.nodeUse = new NodeUse((path) => api.get(path), this.path, this.#axis);
     this.log = new Log((tail) => api.get(`${this.path}/logs?tail=${tail}`), refresh);
-    this.element = h("section", { class: "view" }, h("div", { class: "view-head" }, this.heading, this.buttons), this.notes, this.body, this.traceback, this.more, this.log.element);
+    this.element = h("section", { class: "view" }, h("div", { class: "view-head" }, this.heading, this.buttons), this.notes, this.body, this.nodeUse.element, this.traceback, this.more, this.log.element);
   }
 
   async refresh() {
@@ -50,27 +53,29 @@ export class TrainerView {
     if (view.is_private) return;
     const [, { evaluations }] = await Promise.all([this.#showSeries(), this.api.get(`${this.path}/evaluations?newest=true&limit=${MOST_EVALUATIONS}`)]);
     this.#showMore(view, explained, evaluations);
+    await this.nodeUse.refresh(view);
     await this.log.refresh();
   }
 
   /** The points of the whole run, or of the range that is chosen, as many as a chart can show. */
   async #showSeries() {
-    const range = this.#range;
-    const [from, to] = range ?? [0, null];
+    const { range } = this.#axis;
+    const [from, to] = this.#axis.seconds ?? [0, null];
     const series = await this.api.get(`${this.path}/series?from_at=${from}&limit=${POINTS}${to === null ? "" : `&to_at=${to}`}`);
-    if (range === this.#range) this.#card.showSeries(series);
+    if (range === this.#axis.range) this.#card.showSeries(series);
   }
 
-  #zoom(range) {
-    this.#range = range;
+  #zoom() {
+    const { range } = this.#axis;
     this.#showSeries().catch((error) => {
-      if (range === this.#range) this.#card.charts.showFault(`The points of this range did not come. ${told(error)}`, () => this.#zoom(range));
+      if (range === this.#axis.range) this.#card.charts.showFault(`The points of this range did not come. ${told(error)}`, () => this.#zoom());
     });
+    this.nodeUse.showAgain();
   }
 
   #show(view, { plan }) {
     if (this.#card === null) {
-      this.#card = new Card(view, new Charts({ zoomable: true, onRange: (range) => this.#zoom(range) }));
+      this.#card = new Card(view, new Charts({ zoomable: true, axis: this.#axis }));
       this.body.append(this.#card.element, this.why);
     }
     this.#card.show(view);
@@ -84,6 +89,7 @@ export class TrainerView {
     setText(this.traceback, view.traceback);
     this.traceback.hidden = view.traceback === "";
     this.log.element.hidden = view.is_private;
+    this.nodeUse.element.hidden = view.is_private;
   }
 
   #showMore(view, { plan }, evaluations) {
