@@ -34,6 +34,12 @@ LOST_NODE_S = Counter(
     "steps.",
     ["cause"],
 )
+IDLE_TIME_SHARE = Gauge(
+    "oakum_idle_time_ratio",
+    "Share of the idle node-time of the last seven days, by what became of it: trained, stalled, start_up, late, "
+    "unwanted. Together they are 1; NaN without idle nodes.",
+    ["use"],
+)
 LOST_SHARE = Gauge(
     "oakum_lost_ratio", "Share of the node-time lent this month that brought nothing; NaN without any."
 )

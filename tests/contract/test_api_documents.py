@@ -95,7 +95,18 @@ def test_the_timeline_shows_no_more_than_was_asked_for(scene: Scene) -> None:
 
 
 def test_the_cluster_at_a_glance(scene: Scene) -> None:
-    assert scene.get("/v1/cluster") == {
+    cluster = scene.get("/v1/cluster")
+    went = cluster.pop("idle_time")
+    assert went.pop("since") <= scene.now
+    assert went == {
+        "idle_node_s": about(140.0),
+        "trained_node_s": about(120.0),
+        "stalled_node_s": 0.0,
+        "start_up_node_s": 0.0,
+        "late_node_s": 0.0,
+        "unwanted_node_s": about(20.0),
+    }
+    assert cluster == {
         "scheduler": "fake",
         "num_nodes": 3,
         "num_foreground": 1,

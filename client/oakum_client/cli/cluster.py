@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oakum_client.cli.app import CLUSTER, app, example
+from oakum_client.cli.app import CLUSTER, CommandError, app, example
 from oakum_client.cli.columns import Column, ColumnsOption, Listing, SortOption
 from oakum_client.cli.connection import connect
 from oakum_client.cli.output import JsonFlag, console, print_json, table
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from oakum_service.api.schemas.cluster import NodeView
     from oakum_service.api.schemas.plans import PlanView
 
+_USES = {
+    "Trained": "trained_node_s",
+    "Stalls, repeated steps": "stalled_node_s",
+    "Starting up": "start_up_node_s",
+    "Found late": "late_node_s",
+    "Wanted by nobody": "unwanted_node_s",
+}
 _NODE_STYLES = {"foreground": "dim", "hole": "green", "unavailable": "yellow"}
 
 
@@ -113,12 +120,20 @@ def _hole_end(node: NodeView) -> str:
     return f"in about {duration(round(left_s))}" if left_s > 0 else "any moment"
 
 
-@app.command(rich_help_panel=CLUSTER, epilog=example("oakum holes", "oakum holes --since 6h --json"))
+@app.command(
+    rich_help_panel=CLUSTER, epilog=example("oakum holes", "oakum holes --since 6h --json", "oakum holes --used")
+)
 def holes(
     since: Annotated[str, typer.Option(help="How far back: 90s, 15m, 6h, 2d.")] = "1h",
+    used: Annotated[
+        bool, typer.Option("--used", help="Say what became of the idle node-time of the last 7 days instead.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """List the holes: which node was idle, when and for how long."""
+    if used:
+        _print_used(as_json)
+        return
     since_s = parse_duration(since)
     with connect() as client:
         document = client.holes(since_s)
@@ -135,3 +150,23 @@ def holes(
         lasted_s = (hole.end_at or now) - hole.start_at
         listing.add_row(hole.node, clock(hole.start_at), end, duration(lasted_s))
     console().print(listing)
+
+
+def _print_used(as_json: bool) -> None:
+    """Print where the idle node-time went, by cause."""
+    with connect() as client:
+        went = client.cluster().idle_time
+    if went is None:
+        raise CommandError("the service's version does not tell what became of idle node-time: update it")
+    if as_json:
+        print_json(went)
+        return
+    if not went.idle_node_s:
+        typer.echo(f"No node was idle since {clock(went.since)}.")
+        return
+    listing = table("IDLE NODE-TIME", "NODE-HOURS", "SHARE", right=("NODE-HOURS", "SHARE"))
+    for name, field in _USES.items():
+        node_s: float = getattr(went, field)
+        listing.add_row(name, f"{node_s / 3600:,.1f}", f"{node_s / went.idle_node_s:.1%}")
+    console().print(listing)
+    console().print(f"\nSince {clock(went.since)}. `oakum replay own` compares it with what could have been.")

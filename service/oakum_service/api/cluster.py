@@ -16,10 +16,11 @@ from oakum_service.api.hold import hold_view
 from oakum_service.api.idempotency import IdempotencyKey, answer_once
 from oakum_service.api.intervals import intervals
 from oakum_service.api.paging import Before, Place, older_than, page, place
-from oakum_service.api.schemas.cluster import ClusterView, SilenceView
+from oakum_service.api.schemas.cluster import ClusterView, IdleTimeView, SilenceView
 from oakum_service.api.schemas.foreground import ForegroundJobRequest, ForegroundJobView
 from oakum_service.api.schemas.intervals import HoleList, Interval
 from oakum_service.control.delays import quantile
+from oakum_service.control.idle_time import idle_time
 from oakum_service.control.limits import Kept, lost_share
 from oakum_service.control.retention import HISTORY_S
 from oakum_service.control.usage import usage_since
@@ -87,7 +88,8 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
         members = session.execute(select(Trainer.members).where(Trainer.state == TrainerState.RUNNING)).scalars()
         slots = dict(session.execute(select(Fragment.id, Fragment.num_slots).where(Fragment.is_live)).all())
         num_training = sum(slots.get(fragment, 1) for member in members for fragment in member)
-        idle_node_s, used_node_s = usage_since(session, begin, now)
+        usage = usage_since(session, begin, now)
+        went = idle_time(session, usage, begin, now)
         past_s = session.scalar(select(func.sum(Harvest.node_s))) or 0.0
         present = Fragment.ended_at.is_(None) & Fragment.training_at.is_not(None)
         present_s = (
@@ -108,8 +110,9 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
         num_foreground=states.get(NodeState.FOREGROUND, 0),
         num_holes=states.get(NodeState.HOLE, 0),
         num_training=num_training,
-        idle_node_s=idle_node_s,
-        used_node_s=min(used_node_s, idle_node_s),
+        idle_node_s=usage.idle_node_s,
+        used_node_s=min(usage.used_node_s, usage.idle_node_s),
+        idle_time=IdleTimeView(**went._asdict()),
         harvested_node_s=past_s + max(0.0, present_s),
         foreground_jobs_started=len(delays),
         foreground_delay_p50_s=quantile(delays, 0.5),

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from oakum_service import clock
-from oakum_service.control import launch_records
+from oakum_service.control import idle_time, launch_records
 from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.giving_back import release
 from oakum_service.control.hosts import in_bundles
@@ -235,6 +235,7 @@ def _intend(
             )
         )
         launches.append(launch)
+    idle_time.note_launches(session, [slot for launch in launches for slot in slots_in(launch.node)], now)
     return launches
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
+from oakum_service.control import idle_time
 from oakum_service.control.ledger import charge_fragment
 from oakum_service.db.after_commit import after_commit
 from oakum_service.db.models.fragments import Fragment, FragmentState
@@ -18,7 +19,7 @@ _DAY_S = 24 * 3600.0
 
 def end_fragment(session: Session, fragment: Fragment, now: float) -> None:
     """Mark the fragment as ended at `now` (Unix seconds), and add its time to the sums of its trainer, of its
-    user's month and week, and of the day. The fragment has its `cause` by now."""
+    user's month and week, of the day and of the hour. The fragment has its `cause` by now."""
     fragment.state, fragment.ended_at = FragmentState.ENDED, now
     after_commit(session, lambda: FRAGMENT_ENDS.labels(fragment.cause or "unknown").inc())
     trainer = session.get_one(Trainer, fragment.trainer_id)
@@ -28,6 +29,8 @@ def end_fragment(session: Session, fragment: Fragment, now: float) -> None:
     charge_fragment(session, trainer.user_name, fragment, now)
     if fragment.cause != "never started":  # it had no node
         add_to_week(session, trainer.user_name, fragment.launched_at, now, slots)
+        if fragment.training_at is None:
+            idle_time.lose(session, now, start_up_node_s=slots * (now - fragment.launched_at))
     if fragment.training_at is not None:
         harvest = session.get(Harvest, int(now // _DAY_S))
         if harvest is None:

@@ -1,5 +1,6 @@
 """The limits that administrators set on what Oakum promises, and whether they are kept: how long foreground jobs
-wait for fragments, and how much of the lent node-time brings nothing."""
+wait for fragments, and how much of the lent node-time brings nothing. Beside them, what becomes of idle
+node-time."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from sqlalchemy.orm import Session
 from oakum_service import instruments
 from oakum_service.config import Settings
 from oakum_service.control.delays import WeekOfDelays, quantile
+from oakum_service.control.idle_time import USES, idle_time
 from oakum_service.control.ledger import ledger, month_of
+from oakum_service.control.retention import HISTORY_S
+from oakum_service.control.usage import usage_since
 
 _EVERY_S = 30.0
 """Seconds between two looks: a week of delays and a month of the ledger change slowly."""
@@ -60,6 +64,12 @@ class LimitWatch:
         instruments.LOST_SHARE.set(_or_nan(kept["lost_share"].figure))
         for of, each in kept.items():
             instruments.LIMIT_EXCEEDED.labels(of).set(each.is_exceeded)
+        begin = now - HISTORY_S
+        went = idle_time(session, usage_since(session, begin, now), begin, now)
+        for use in USES:
+            seconds: float = getattr(went, f"{use}_node_s")
+            share = seconds / went.idle_node_s if went.idle_node_s > 0 else math.nan
+            instruments.IDLE_TIME_SHARE.labels(use).set(share)
 
 
 def _or_nan(value: float | None) -> float:

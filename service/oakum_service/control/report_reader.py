@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from oakum_service import instruments
-from oakum_service.control import attempts, launch_records
+from oakum_service.control import attempts, idle_time, launch_records
 from oakum_service.control.attempts import TrainerCrash
 from oakum_service.control.decide import is_unplanned
 from oakum_service.control.endings import diverge, end, finish, keep_checkpoint
@@ -78,6 +78,7 @@ class ReportReader:
             )
         if fragment.training_at is None and report.generation > 0:
             fragment.training_at = now
+            idle_time.lose(session, now, start_up_node_s=fragment.num_slots * (now - fragment.launched_at))
         for switch in report.switches:
             _record_switch(session, trainer, fragment, switch, now)
         if report.pace is not None and trainer.members[:1] == (fragment.id,):
@@ -231,6 +232,7 @@ def _record_switch(session: Session, trainer: Trainer, fragment: Fragment, switc
             trainer.durations = with_another(trainer.durations, cause, stall_s)
             after_commit(session, partial(_count_stall, cause, stall_s, len(row.nodes)))
             charge(session, trainer.user_name, now, **{f"{cause}_node_s": stall_s * len(row.nodes)})
+            idle_time.lose(session, now, stalled_node_s=stall_s * len(row.nodes))
     if switch.source in _FROM_DISK and (step := switch.step or None) != trainer.checkpoint_step:
         trainer.checkpoint_step, trainer.checkpoint_at = step, None
     redone_s = 0.0 if trainer.account is None else trainer.account.redone_s
@@ -239,6 +241,7 @@ def _record_switch(session: Session, trainer: Trainer, fragment: Fragment, switc
         lost_node_s = (trainer.account.redone_s - redone_s) * len(row.nodes)
         after_commit(session, partial(instruments.LOST_NODE_S.labels("repeated").inc, lost_node_s))
         charge(session, trainer.user_name, now, repeated_node_s=lost_node_s)
+        idle_time.lose(session, now, stalled_node_s=lost_node_s)
     _log_switch(session, trainer, row, switch)
 
 

@@ -37,6 +37,37 @@ def test_nodes_and_holes_are_listed(service: Service, output: Output) -> None:
     assert service.requests[-1] == ("GET", "/v1/holes?since_s=21600.0")
 
 
+def test_what_became_of_idle_node_time_is_told_by_cause(
+    service: Service, output: Output, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sums = ("num_nodes", "num_foreground", "num_holes", "num_training", "idle_node_s", "used_node_s")
+    delays = ("foreground_delay_p50_s", "foreground_delay_p99_s", "foreground_delay_max_s")
+    cluster = dict.fromkeys(sums, 1) | dict.fromkeys(delays) | {"scheduler": "local", "foreground_jobs_started": 0}
+    service.documents["GET", "/v1/cluster"] = cluster
+    assert run(["holes", "--used"]) == 1
+    assert "update it" in capsys.readouterr().err
+    went = {
+        "since": time.time(),
+        "idle_node_s": 36_000.0,
+        "trained_node_s": 18_000.0,
+        "stalled_node_s": 0.0,
+        "start_up_node_s": 3_600.0,
+        "late_node_s": 1_800.0,
+        "unwanted_node_s": 12_600.0,
+    }
+    service.documents["GET", "/v1/cluster"] = {**cluster, "idle_time": went}
+    assert run(["holes", "--used"]) == 0
+    lines = [line.split() for line in output().splitlines()]
+    assert ["Trained", "5.0", "50.0%"] in lines
+    assert ["Found", "late", "0.5", "5.0%"] in lines
+    assert ["Wanted", "by", "nobody", "3.5", "35.0%"] in lines
+    assert run(["holes", "--used", "--json"]) == 0
+    assert json.loads(output()) == went
+    service.documents["GET", "/v1/cluster"] = {**cluster, "idle_time": {**went, "idle_node_s": 0.0}}
+    assert run(["holes", "--used"]) == 0
+    assert "No node was idle since" in output()
+
+
 def test_nodes_tell_the_time_since_and_not_only_until_the_last_change(
     service: Service, output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,24 @@ class SilenceView(BaseModel):
     """What it was asked last and what came of that."""
 
 
+class IdleTimeView(BaseModel):
+    """Where the idle node-time of a week went, in node-seconds. The parts add up to `idle_node_s`."""
+
+    since: float
+    """When the time began, in Unix seconds: seven days ago, or when the service began to count this."""
+    idle_node_s: float
+    trained_node_s: float
+    """In which fragments trained, without stalls."""
+    stalled_node_s: float
+    """In which fragments trained that stalled, and for steps that had to be repeated."""
+    start_up_node_s: float
+    """From fragments' launches to their first generations."""
+    late_node_s: float
+    """In which nodes were free on which a fragment was launched within two minutes."""
+    unwanted_node_s: float
+    """All other: no plan gave the node to a trainer."""
+
+
 class ClusterView(BaseModel):
     """The cluster at a glance. Sums and delays are over the last seven days."""
 
@@ -66,6 +84,8 @@ class ClusterView(BaseModel):
     """Node-seconds in holes."""
     used_node_s: float
     """Node-seconds in holes during which a fragment trained."""
+    idle_time: IdleTimeView | None = None
+    """Where the idle node-time went, by cause; null where the service is too old to tell."""
     harvested_node_s: float = 0.0
     """Node-seconds that fragments have trained since the service was set up, however long ago."""
     foreground_jobs_started: int

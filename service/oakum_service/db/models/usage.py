@@ -33,6 +33,22 @@ class UsageHour(Base):
     """Node-seconds in which fragments trained."""
 
 
+class LostHour(Base):
+    """Idle node-time of one hour that trained nothing although a trainer had the node, or got it too late
+    (`control.idle_time`); kept for ever. The first row is of the hour from which on it is counted."""
+
+    __tablename__ = "lost_hours"
+
+    hour: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """Hours since 1970-01-01, UTC. What lasts counts to the hour in which it ended."""
+    late_node_s: Mapped[float]
+    """Node-seconds until a fragment was launched on a node that a trainer got at once."""
+    start_up_node_s: Mapped[float]
+    """Node-seconds from fragments' launches to their first generations."""
+    stalled_node_s: Mapped[float]
+    """Node-seconds of stalls, and of steps that had to be repeated."""
+
+
 class WeekUse(Base):
     """What one user's fragments that ended in one calendar week have had of it (`quotas`)."""
 

@@ -33,7 +33,7 @@ let left = null;
 async function refresh(mine) {
   const asked = api.get("v1/cluster");
   const told = asked.then((cluster) => showCluster(mine, cluster));
-  await Promise.all([told, (mine.view ?? overview).refresh(api, asked)]);
+  await Promise.all([told, (mine.view ?? overview).refresh(api, asked, mine.me)]);
 }
 
 /** What every view has around it, also one that is refused. */

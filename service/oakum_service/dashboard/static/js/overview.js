@@ -23,11 +23,12 @@ export class Overview {
     this.trainers = new Trainers(byId("trainers"), byId("ended"));
   }
 
-  async refresh(api, asked) {
+  /** `me`: who reads. */
+  async refresh(api, asked, me) {
     const [cluster, trainers] = await Promise.all([asked, this.list.refresh(api), this.nodes.refresh(api), this.#refreshPlan(api)]);
     const { nodes, takenAt } = this.nodes;
     assignTones(trainers);
-    showSummary(byId("summary"), cluster, trainers);
+    showSummary(byId("summary"), cluster, trainers, me.role === "admin");
     this.#showLegend();
     showNodes(byId("nodes"), { nodes, taken_at: takenAt });
     this.trainers.show(trainers);

@@ -1,18 +1,22 @@
 // The cluster in five figures.
 
 import { h, setChildren } from "./dom.js";
-import { count, duration, nodeTime, nodeTimeUnit, percent, rate } from "./format.js";
+import { count, duration, moment, nodeTime, nodeTimeUnit, percent, rate } from "./format.js";
+import { serviceNow } from "./time.js";
 
-export function showSummary(element, cluster, trainers) {
-  const tiles = [training(cluster), unused(cluster, trainers), share(cluster), delay(cluster), throughput(trainers)];
+/** `isAdmin`: whether the reader may do what is named for administrators. */
+export function showSummary(element, cluster, trainers, isAdmin) {
+  const tiles = [training(cluster), unused(cluster, trainers), share(cluster, isAdmin), delay(cluster), throughput(trainers)];
   setChildren(element, tiles, () =>
-    tiles.map(({ title, value, unit, note, isExceeded = false }) =>
+    tiles.map(({ title, value, unit, note, causes = "", command = "", isExceeded = false }) =>
       h(
         "div",
         { class: `tile${isExceeded ? " exceeded" : ""}` },
         h("dt", {}, title),
         h("dd", { class: "figure" }, value, unit ? h("span", { class: "unit" }, unit) : null),
         h("dd", { class: "note" }, note),
+        causes && h("dd", { class: "note causes" }, causes),
+        command && h("dd", { class: "note" }, h("code", {}, command), " compares it with what could have been."),
       ),
     ),
   );
@@ -51,7 +55,25 @@ function whyUnused(cluster, trainers) {
   return live.every((trainer) => trainer.nodes.length >= trainer.spec.max_nodes) ? "every trainer has its maximum" : "the plan gives them to nobody";
 }
 
-function share(cluster) {
+const CAUSES = [
+  ["trained", "trained"],
+  ["stalled", "stalled"],
+  ["start_up", "started up"],
+  ["late", "found late"],
+  ["unwanted", "wanted by nobody"],
+];
+
+/** Where the idle node-time went: the ratio that trained, and the rest by cause. */
+function causesOf({ idle_time: went }) {
+  if (!went?.idle_node_s) return "";
+  const parts = CAUSES.map(([name, words]) => `${percent(went[`${name}_node_s`] / went.idle_node_s, 1)} ${words}`);
+  return `Of the idle node-time${isWhole(went) ? "" : ` since ${moment(went.since, false)}`}: ${parts.join(", ")}.`;
+}
+
+/** Whether all of the seven days is counted by cause. */
+const isWhole = ({ since }) => serviceNow() - since > 7 * 86400 - 3600;
+
+function share(cluster, isAdmin) {
   const unit = nodeTimeUnit(cluster.idle_node_s);
   const [used] = nodeTime(cluster.used_node_s, unit);
   const [whole] = nodeTime(cluster.idle_node_s, unit);
@@ -59,6 +81,8 @@ function share(cluster) {
     title: "Idle node-time used",
     value: cluster.idle_node_s > 0 ? percent(cluster.used_node_s / cluster.idle_node_s) : "–",
     note: `${used} of ${whole} ${unit} in 7 days${lost(cluster)}`,
+    causes: causesOf(cluster),
+    command: isAdmin && cluster.idle_node_s > 0 ? "oakum replay own" : "",
     isExceeded: cluster.exceeds_lost_share,
   };
 }

@@ -1,8 +1,10 @@
-"""How much of trainers' nodes was in use
+"""How much of trainers' nodes was in use, and where idle node-time went that trained nothing
 
 Revision ID: 0037
 Revises: 0036
 """
+
+import time
 
 import sqlalchemy as sa
 from alembic import op
@@ -13,6 +15,7 @@ branch_labels = None
 depends_on = None
 
 _SHARES = ("cpu", "own_cpu", "memory", "own_memory", "gpu", "gpu_memory")
+_CAUSES = ("late", "start_up", "stalled")
 
 
 def upgrade() -> None:
@@ -31,7 +34,16 @@ def upgrade() -> None:
         sa.Column("gpu_memory_bytes", sa.BigInteger(), nullable=True),
     )
     op.create_index("ix_node_uses_trainer", "node_uses", ["trainer_id", "node", "at"])
+    hours = op.create_table(
+        "lost_hours",
+        sa.Column("hour", sa.Integer(), primary_key=True, autoincrement=False),
+        *(sa.Column(f"{name}_node_s", sa.Double(), nullable=False) for name in _CAUSES),
+    )
+    # From this hour on the sums are complete.
+    nothing = {f"{name}_node_s": 0.0 for name in _CAUSES}
+    op.bulk_insert(hours, [{"hour": int(time.time()) // 3600, **nothing}])
 
 
 def downgrade() -> None:
+    op.drop_table("lost_hours")
     op.drop_table("node_uses")

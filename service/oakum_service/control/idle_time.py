@@ -1,0 +1,111 @@
+"""Where the idle node-time went: what of it trained, and the rest by cause.
+
+What is lost is added to its hour when it happens, so that a week is the sum of 169 rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from oakum_service.control.usage import Usage, hourly_usage
+from oakum_service.db.models.cluster import NodeInterval
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.usage import LostHour
+from oakum_service.states import NodeState
+
+_HOUR_S = 3600.0
+LONGEST_LATE_S = 120.0
+"""A node that is launched on within so many seconds of becoming free was wanted at once, and found late; one that
+is free for longer, nobody had wanted."""
+USES = ("trained", "stalled", "start_up", "late", "unwanted")
+"""What becomes of idle node-time, as the fields of `IdleTime` name it."""
+_AT_ONCE = 500
+
+
+class IdleTime(NamedTuple):
+    """Node-seconds of the holes of some time. The parts add up to all."""
+
+    since: float
+    """When the time began, in Unix seconds."""
+    idle_node_s: float
+    trained_node_s: float
+    stalled_node_s: float
+    start_up_node_s: float
+    late_node_s: float
+    unwanted_node_s: float
+
+
+def lose(session: Session, at: float, **amounts: float) -> None:
+    """Add amounts, by the names of `LostHour`'s columns, to the hour of `at`, in Unix seconds."""
+    hour = math.floor(at / _HOUR_S)
+    row = session.get(LostHour, hour)
+    if row is None:
+        row = LostHour(hour=hour, late_node_s=0.0, start_up_node_s=0.0, stalled_node_s=0.0)
+        session.add(row)
+        session.flush()  # another loss of this transaction finds it
+    for name, amount in amounts.items():
+        setattr(row, name, getattr(row, name) + max(0.0, amount))
+
+
+def note_launches(session: Session, nodes: Sequence[str], now: float) -> None:
+    """Add the time for which these nodes, on which fragments are launched at `now`, have been free in vain."""
+    late_s = 0.0
+    is_hole = (NodeInterval.state == NodeState.HOLE) & NodeInterval.end_at.is_(None)
+    for begin in range(0, len(nodes), _AT_ONCE):
+        some = nodes[begin : begin + _AT_ONCE]
+        holes = select(NodeInterval.node, NodeInterval.start_at).where(NodeInterval.node.in_(some), is_hole)
+        left = (
+            select(Fragment.node, func.max(Fragment.ended_at))
+            .where(Fragment.node.in_(some), Fragment.ended_at >= now - LONGEST_LATE_S)
+            .group_by(Fragment.node)
+        )
+        left_at = dict(session.execute(left).all())
+        for node, start_at in session.execute(holes):
+            free_s = now - max(start_at, left_at.get(node) or start_at)
+            late_s += free_s if 0.0 < free_s <= LONGEST_LATE_S else 0.0
+    if late_s:
+        lose(session, now, late_node_s=late_s)
+
+
+def idle_time(session: Session, usage: Usage, begin: float, now: float) -> IdleTime:
+    """Where the idle node-time went whose `usage` from `begin` to `now` (Unix seconds) is given. It begins later
+    where losses have not been counted for so long."""
+    first_hour = session.scalar(select(func.min(LostHour.hour)))
+    since = begin if first_hour is None or first_hour * _HOUR_S > now else max(begin, first_hour * _HOUR_S)
+    before = hourly_usage(session, begin, since) if since > begin else {}
+    idle_s = usage.idle_node_s - sum(hour.idle_node_s for hour in before.values())
+    used_s = usage.used_node_s - sum(hour.used_node_s for hour in before.values())
+    late_s, start_up_s, stalled_s = _lost(session, since)
+    warming = select(func.sum(Fragment.num_slots * (now - Fragment.launched_at))).where(
+        Fragment.is_live, Fragment.training_at.is_(None)
+    )
+    # Parts of what there is: a fragment may be on its node for a moment longer than the hole lasts.
+    idle_s = max(0.0, idle_s)
+    used_s = _within(used_s, idle_s)
+    stalled_s = _within(stalled_s, used_s)
+    start_up_s = _within(start_up_s + (session.scalar(warming) or 0.0), idle_s - used_s)
+    late_s = _within(late_s, idle_s - used_s - start_up_s)
+    unwanted_s = idle_s - used_s - start_up_s - late_s
+    return IdleTime(since, idle_s, used_s - stalled_s, stalled_s, start_up_s, late_s, unwanted_s)
+
+
+def _lost(session: Session, since: float) -> tuple[float, float, float]:
+    """Node-seconds found late, starting up and stalled, of the hours from that of `since` on; of the first hour
+    a proportional part."""
+    late_s = start_up_s = stalled_s = 0.0
+    columns = (LostHour.hour, LostHour.late_node_s, LostHour.start_up_node_s, LostHour.stalled_node_s)
+    hours = session.execute(select(*columns).where(LostHour.hour >= math.floor(since / _HOUR_S)))
+    for hour, late, start_up, stalled in hours:
+        share = min(1.0, hour + 1 - since / _HOUR_S)
+        late_s, start_up_s = late_s + share * late, start_up_s + share * start_up
+        stalled_s += share * stalled
+    return late_s, start_up_s, stalled_s
+
+
+def _within(part: float, whole: float) -> float:
+    return min(max(0.0, part), whole)
