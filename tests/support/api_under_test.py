@@ -70,13 +70,21 @@ class FakeScheduler:
     is_silent: Silence | None = None
     calls: list[str] = field(default_factory=list)
     """Of `start` and `stop`."""
+    limit_s: float | None = None
+    """The time limit of jobs."""
+    timed_out: frozenset[str] = frozenset()
 
     def start(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self.calls.append("start")
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(time.time(), self.nodes, tuple(self.own_jobs), tuple(self.starts))
+        now = time.time()
+        over = frozenset(job.fragment for job in self.own_jobs if (job.leaves_at or math.inf) <= now)
+        self.own_jobs = [job for job in self.own_jobs if job.fragment not in over]
+        self.timed_out |= over
+        jobs, starts = tuple(self.own_jobs), tuple(self.starts)
+        return Snapshot(now, self.nodes, jobs, starts, timed_out=self.timed_out)
 
     def taken_at(self) -> float | None:
         return time.time()
@@ -88,7 +96,8 @@ class FakeScheduler:
         if config.node in {job.node for job in self.own_jobs}:
             raise SchedulerError(f"{config.node} is no longer idle")
         self.submitted.append(config)
-        self.own_jobs.append(OwnJob(str(len(self.submitted)), config.fragment, config.node))
+        leaves_at = None if self.limit_s is None else time.time() + self.limit_s
+        self.own_jobs.append(OwnJob(str(len(self.submitted)), config.fragment, config.node, leaves_at))
         return self.own_jobs[-1].job_id
 
     def cancel(self, fragment: str) -> None:

@@ -93,7 +93,7 @@ class ReportInbox:
 
     def _keep_uses(self, session: Session, arrivals: Sequence[ArrivedReport]) -> None:
         """Keep what these reports tell of their nodes, of each fragment as often as all of them leave room for."""
-        now_s, every_s = time.monotonic(), sample_every_s(len(self._heard))
+        now_s, every_s = clock.steady_s(), sample_every_s(len(self._heard))
         due = {
             arrival.fragment: arrival
             for arrival in arrivals

@@ -150,7 +150,7 @@ def _standing(trainer: Trainer, lookups: _Lookups) -> Standing:
             members=tuple(slot for member in trainer.members for slot in lookups.nodes[member]),
             granted=None if grant is None else grant.nodes,
             warming=tuple(each.node for each in lookups.warming.get(trainer.id, ())),
-            why="" if grant is None else grant.reason,
+            why="" if grant is None else grant.words,
             message=trainer.message,
             cancel_asked=trainer.cancel_requested,
             pause=trainer.pause,
@@ -338,7 +338,7 @@ def plan_view(session: Session, plan: PlanRecord) -> PlanView:
         objective=plan.objective,
         allocations=[
             AllocationView(
-                trainer=names.get(trainer, trainer), nodes=[*given.nodes], why=given.why, reason=given.reason
+                trainer=names.get(trainer, trainer), nodes=[*given.nodes], why=given.why, reason=given.words
             )
             for trainer, given in plan.allocations.items()
         ],

@@ -16,6 +16,7 @@ from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.giving_back import release
 from oakum_service.control.hosts import in_bundles
 from oakum_service.control.observe import Observation
+from oakum_service.control.renewal import endings
 from oakum_service.control.submissions import Submissions
 from oakum_service.db import event_log
 from oakum_service.db.lease import LeaseHolder
@@ -76,7 +77,7 @@ class Executor:
                 return 0
             plan = session.get_one(PlanRecord, plan_id)
             grants = {node: trainer_id for trainer_id, grant in plan.allocations.items() for node in grant.nodes}
-            _release(session, grants, observed.snapshot)
+            _release(session, grants, observed.snapshot, now)
             launches = _intend(session, plan_id, grants, observed.snapshot, now)
             # Before the commit: after it, a snapshot without the job must not be taken for the fragment's end.
             self.submissions.begin(launch.fragment for launch in launches)
@@ -190,14 +191,22 @@ def _taken_since(session: Session, seen_at: float) -> bool:
     return any((body.signalled_at or 0.0) > seen_at for body in rows)
 
 
-def _release(session: Session, grants: dict[str, str], snapshot: Snapshot) -> None:
+def _release(session: Session, grants: dict[str, str], snapshot: Snapshot, now: float) -> None:
     """Release each fragment whose node the plan no longer grants to its trainer, unless the scheduler itself
-    takes the node."""
-    for fragment in live_fragments(session):
+    takes the node. One that reaches its time limit soon trains on until all that its trainer is granted is
+    ready: its successor, too."""
+    live = live_fragments(session)
+    begun = [each for each in live if each.ready_at is not None and not each.released and not each.cause]
+    ready = {slot for each in begun for slot in each.slots}
+    unready = {trainer for node, trainer in grants.items() if node not in ready}
+    ending = endings(session, snapshot, now)
+    for fragment in live:
         node = snapshot.node(fragment.node)
         taken = node is not None and node.state is not NodeState.HOLE
         is_granted = all(grants.get(slot) == fragment.trainer_id for slot in fragment.slots)
         if fragment.released or taken or is_granted:
+            continue
+        if fragment.node in ending and fragment.trainer_id in unready:
             continue
         release(fragment, session.get_one(Trainer, fragment.trainer_id))
 

@@ -17,6 +17,7 @@ from oakum_service.control.hosts import hosts_of, within_hosts
 from oakum_service.control.launch_records import left_out, suspects
 from oakum_service.control.node_access import NodeAccess
 from oakum_service.control.observe import Observation
+from oakum_service.control.renewal import Ending, endings, renewals, with_successors
 from oakum_service.control.speed_trials import guaranteed_now, unmeasured
 from oakum_service.control.waiting_times import wait_of
 from oakum_service.db import event_log
@@ -59,6 +60,7 @@ def pose(
     access = NodeAccess.among(observed.snapshot.nodes, [row.spec for row in live])
     forecast = past_holes(session).forecast()
     nodes = _nodes(session, observed, {row.id for row in live}, settings, forecast, now, access)
+    nodes = _renewed(session, nodes, live, endings(session, observed.snapshot, now), access)
     rules = settings.planning_rules
     rest_s = mean_rest_s(forecast, nodes)
     look_ahead_s = rules.look_ahead_for(rest_s)
@@ -105,6 +107,27 @@ def _nodes(
         node for node in idle if (node_of(node.node) not in bad if node.owner is None else node.owner in live)
     ]
     return sorted(usable, key=lambda node: node.owner is None and node_of(node.node) in doubtful)
+
+
+def _renewed(
+    session: Session,
+    nodes: list[IdleNode],
+    live: Iterable[Trainer],
+    ending: Mapping[str, Ending],
+    access: NodeAccess,
+) -> list[IdleNode]:
+    """The nodes, of which free ones take the place of those where a fragment reaches its time limit."""
+    if not ending:
+        return nodes
+    plan = _newest_plan(session)
+    granted = {} if plan is None else {id_: grant.nodes for id_, grant in plan.allocations.items()}
+    labels = {row.id: access.labels_for(row.spec) for row in live}
+
+    def may_have(trainer: str, node: IdleNode) -> bool:
+        allowed = labels[trainer]
+        return allowed is None or node.access in allowed
+
+    return with_successors(nodes, ending, granted, may_have)
 
 
 def _least_start_up_s(trainers: Iterable[solver.PlannedTrainer]) -> float:
@@ -211,13 +234,16 @@ def write_plan(
 ) -> PlanRecord:
     """Record the plan, and the event, if it grants other nodes than the newest plan or for other kinds of
     reasons. Trainers that have ended or were paused meanwhile are left out. Returns the plan in force."""
-    parent = session.execute(select(PlanRecord).order_by(PlanRecord.id.desc()).limit(1)).scalar_one_or_none()
+    parent = _newest_plan(session)
     names = _live_names(session, [allocation.trainer for allocation in plan.allocations])
     grants = {
         allocation.trainer: Grant(allocation.nodes, allocation.reason.why, allocation.reason.text)
         for allocation in plan.allocations
         if allocation.trainer in names  # one that ended or was paused while the solver worked gets nothing
     }
+    before = {} if parent is None else parent.allocations
+    renewed = renewals(before, grants, endings(session, observed.snapshot, now))
+    grants |= {trainer: dataclasses.replace(grants[trainer], renewal=words) for trainer, words in renewed.items()}
     if parent is not None and _same(parent.allocations, grants):
         return parent
     row = PlanRecord(
@@ -238,7 +264,14 @@ def write_plan(
     session.flush()
     sizes = {names[trainer_id]: len(grant.nodes) for trainer_id, grant in grants.items()}
     event_log.record(session, "plan.made", f"plan {row.id}", _given(sizes), plan=row.id)
+    for trainer_id, words in renewed.items():
+        if trainer_id not in before or words != before[trainer_id].renewal:
+            event_log.record(session, "fragment.renewed", names[trainer_id], words)
     return row
+
+
+def _newest_plan(session: Session) -> PlanRecord | None:
+    return session.execute(select(PlanRecord).order_by(PlanRecord.id.desc()).limit(1)).scalar_one_or_none()
 
 
 def _given(sizes: Mapping[str, int]) -> str:
@@ -263,5 +296,8 @@ def _same(before: Mapping[str, Grant], now: Mapping[str, Grant]) -> bool:
     return _decided(before) == _decided(now)
 
 
-def _decided(allocations: Mapping[str, Grant]) -> dict[str, tuple[frozenset[str], str]]:
-    return {trainer_id: (frozenset(grant.nodes), grant.why) for trainer_id, grant in allocations.items()}
+def _decided(allocations: Mapping[str, Grant]) -> dict[str, tuple[frozenset[str], str, bool]]:
+    return {
+        trainer_id: (frozenset(grant.nodes), grant.why, bool(grant.renewal))
+        for trainer_id, grant in allocations.items()
+    }

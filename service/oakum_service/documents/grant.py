@@ -13,4 +13,11 @@ class Grant:
     why: str
     """A word of `oakum_solver.plan.Why`, or one that an earlier version knew."""
     reason: str
-    """The same as a sentence, for people."""
+    """The same as a clause, for people."""
+    renewal: str = ""
+    """Which node takes over from one that reaches its time limit now, as a clause; empty if none does."""
+
+    @property
+    def words(self) -> str:
+        """`reason` and `renewal` together."""
+        return "; ".join(filter(None, (self.reason, self.renewal)))

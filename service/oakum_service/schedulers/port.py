@@ -25,6 +25,8 @@ class OwnJob:
     fragment: str
     node: str | None
     """None while the scheduler has not given the job a node."""
+    leaves_at: float | None = None
+    """When its time limit makes its agent leave, Unix seconds; None if it has none, or waits."""
 
 
 @dataclass(frozen=True)

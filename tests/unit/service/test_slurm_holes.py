@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import pytest
 
 from cells import each
@@ -130,6 +131,21 @@ def test_our_jobs_are_known_until_they_complete() -> None:
         OwnJob("2", "f2", None),
         OwnJob("5", "f5", "n5"),
     )
+
+
+def test_our_jobs_tell_when_slurm_will_signal_that_their_time_is_over() -> None:
+    ends = {"f1": NOW + 600, "f2": NOW + 600, "f3": math.inf}
+    jobs = [
+        msgspec.structs.replace(own(number, fragment, *states, nodes=nodes), end_at=ends[fragment])
+        for number, fragment, states, nodes in [
+            (1, "f1", (), "n1"),
+            (2, "f2", ("PENDING",), ""),
+            (3, "f3", (), "n3"),
+        ]
+    ]
+    state = SlurmState(NOW, "22.05.8", (), tuple(jobs))
+    seen = to_snapshot(state, INSTANCE, POLICY, own_tasks(state.jobs, INSTANCE), warning_s=30.0)
+    assert {job.fragment: job.leaves_at for job in seen.own_jobs} == {"f1": NOW + 570, "f2": None, "f3": None}
 
 
 def task(number: int, index: int | None, *states: str, nodes: str = "") -> SlurmJob:

@@ -18,9 +18,9 @@ class Event(BaseModel):
     `trainer.paused`, `trainer.unpaused`, `trainer.retried`, `generation.formed`,
     `node.hole`, `node.foreground`, `node.unavailable`, `node.avoided`, `plan.made`, `plan.failed`,
     `launch.refused`, `launch.pending`, `fragment.launched`, `fragment.ready`, `fragment.released`,
-    `fragment.left`, `fragment.lost`, `checkpoint.written`, `notice.failed`, `setting.changed`, `service.started`,
-    `scheduler.closed`, `scheduler.opened`, `scheduler.silent`, `scheduler.answers`, `service.held`,
-    `service.resumed`, `service.stopping`."""
+    `fragment.renewed`, `fragment.left`, `fragment.lost`, `checkpoint.written`, `notice.failed`,
+    `setting.changed`, `service.started`, `scheduler.closed`, `scheduler.opened`, `scheduler.silent`,
+    `scheduler.answers`, `service.held`, `service.resumed`, `service.stopping`."""
     subject: str
     """Name of the trainer or node that the event is about."""
     message: str

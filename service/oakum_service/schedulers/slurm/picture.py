@@ -56,9 +56,17 @@ class PictureMaker:
     """Makes a `Picture` of each reading of Slurm's state."""
 
     def __init__(
-        self, instance: OakumInstance, arrays: JobArrays, policy: HolePolicy, hand_over_s: float, book: SlotBook
+        self,
+        instance: OakumInstance,
+        arrays: JobArrays,
+        policy: HolePolicy,
+        hand_over_s: float,
+        book: SlotBook,
+        warning_s: float = 0.0,
     ) -> None:
-        """`hand_over_s`: how long Slurm preempts nothing more for a job for which it has preempted others."""
+        """`hand_over_s`: how long Slurm preempts nothing more for a job for which it has preempted others;
+        `warning_s`: how long before its time limit a job of ours is told to leave."""
+        self._warning_s = warning_s
         self._book = book
         self._instance = instance
         self._arrays = arrays
@@ -72,7 +80,7 @@ class PictureMaker:
         own = own_tasks(state.jobs, self._instance, arrays)
         hand_over = find_hand_over(state, self._instance, self._hand_over_s)
         snapshot = replace(
-            to_snapshot(state, self._instance, self._policy, own, hand_over.wanted, self._book),
+            to_snapshot(state, self._instance, self._policy, own, hand_over.wanted, self._book, self._warning_s),
             preempted=preempted_fragments(state.jobs, self._instance, arrays),
             out_of_memory=fragments_that_ended("OUT_OF_MEMORY", state.jobs, self._instance, arrays),
             cancelled=fragments_that_ended("CANCELLED", state.jobs, self._instance, arrays),

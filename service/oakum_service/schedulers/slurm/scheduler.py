@@ -83,7 +83,7 @@ class SlurmScheduler:
             parts_are_holes=settings.slots == "gpu",
         )
         book = SlotBook(partial(submitted_for, fragments_dir))
-        self._pictures = PictureMaker(instance, JobArrays(fragments_dir), policy, hand_over_s, book)
+        self._pictures = PictureMaker(instance, JobArrays(fragments_dir), policy, hand_over_s, book, grace_s)
         self._source = source
         self._commands = commands
         self._instance = instance

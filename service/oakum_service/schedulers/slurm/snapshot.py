@@ -7,6 +7,7 @@ unavailable.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -171,11 +172,13 @@ def to_snapshot(
     own: Mapping[str, OwnTask],
     wanted: Mapping[str, SlurmJob] = MappingProxyType({}),
     book: SlotBook | None = None,
+    warning_s: float = 0.0,
 ) -> Snapshot:
     """The snapshot of our partition's nodes, or of their slots; `own` is the result of `own_tasks` for this state.
 
     `wanted`: node -> a pending job that the node is kept free for. `book` knows the slots of the readings before.
-    Raises `SchedulerError` for unreadable node lists.
+    `warning_s`: how long before its time limit a job of ours is told to leave. Raises `SchedulerError` for
+    unreadable node lists.
     """
     foreign = [job for job in state.jobs if instance.intent_of(job) is None]
     present = _Present.of(state, foreign, own, instance, policy)
@@ -193,7 +196,7 @@ def to_snapshot(
         if fragment is not None:
             slots.setdefault(fragment, []).append(node.name)
     announced = announcements(frozenset(node.name for node in ours), state, foreign)
-    return Snapshot(state.taken_at, nodes, tuple(_own_jobs(own, slots)), announced=announced)
+    return Snapshot(state.taken_at, nodes, tuple(_own_jobs(own, slots, warning_s)), announced=announced)
 
 
 @dataclass(frozen=True)
@@ -294,11 +297,16 @@ def _kept_for(job: SlurmJob, node: Node) -> Node:
     return replace(node, state=NodeState.UNAVAILABLE, job=str(job.id), announced_at=None)
 
 
-def _own_jobs(own: Mapping[str, OwnTask], slots: Mapping[str, Sequence[str]]) -> Iterator[OwnJob]:
+def _own_jobs(
+    own: Mapping[str, OwnTask], slots: Mapping[str, Sequence[str]], warning_s: float
+) -> Iterator[OwnJob]:
     """Our jobs; `slots`: fragment -> its slots. A job on a node of another partition has the node itself."""
     for fragment, task in own.items():
         nodes = () if task.waits else unfold(task.job.nodes)
-        yield OwnJob(task.id, fragment, bundle_name(slots.get(fragment, nodes[:1])) if nodes else None)
+        end_at = None if task.waits or task.job.end_at == math.inf else task.job.end_at
+        leaves_at = None if end_at is None else end_at - warning_s
+        name = bundle_name(slots.get(fragment, nodes[:1])) if nodes else None
+        yield OwnJob(task.id, fragment, name, leaves_at)
 
 
 def _entered(state: SlurmState, policy: HolePolicy) -> dict[str, SlurmReservation]:
