@@ -45,6 +45,18 @@ def hosts_of(
     )
 
 
+def leaving_together(offered: Iterable[IdleNode]) -> list[IdleNode]:
+    """The slots, with one forecast for all of a type on one node: that of the slot that is expected to leave
+    first, with which a fragment that has several of them leaves."""
+    first: dict[_HostKey, IdleNode] = {}
+    offered = list(offered)
+    for slot in offered:
+        key = node_of(slot.node), slot.node_type
+        first[key] = min(first.get(key, slot), slot, key=lambda each: each.horizon_s)
+    alike = ((slot, first[node_of(slot.node), slot.node_type]) for slot in offered)
+    return [dataclasses.replace(slot, horizon_s=one.horizon_s, cohort=one.cohort) for slot, one in alike]
+
+
 def within_hosts(trainer: PlannedTrainer, hosts: Sequence[Host], offered: Sequence[IdleNode]) -> PlannedTrainer:
     """The trainer with the numbers of slots that it could have of these hosts, were all of them its own."""
     if trainer.bundle == 1:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from oakum_service.config import Settings
 from oakum_service.control.curves import curves_to_plan_with
 from oakum_service.control.forecast import held_together, idle_nodes, mean_rest_s, past_holes
-from oakum_service.control.hosts import hosts_of, within_hosts
+from oakum_service.control.hosts import hosts_of, leaving_together, within_hosts
 from oakum_service.control.launch_records import left_out, suspects
 from oakum_service.control.node_access import NodeAccess
 from oakum_service.control.observe import Observation
@@ -69,6 +69,7 @@ def pose(
     offered = worth_starting(nodes, _least_start_up_s(trainers))
     hosts: tuple[solver.Host, ...] = ()
     if any(trainer.bundle != 1 for trainer in trainers):
+        offered = leaving_together(offered)
         hosts = hosts_of(offered, observed.snapshot.nodes, held_together(session))
         trainers = tuple(within_hosts(trainer, hosts, offered) for trainer in trainers)
     trainers = _with_trials(trainers, unmeasured(session, live, now), offered)

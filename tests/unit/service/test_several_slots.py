@@ -9,7 +9,7 @@ from cells import each
 from oakum_service.control.decide import decide
 from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.fragment_view import FragmentView, Membership
-from oakum_service.control.hosts import hosts_of, in_bundles, within_hosts
+from oakum_service.control.hosts import hosts_of, in_bundles, leaving_together, within_hosts
 from oakum_service.control.ledger import ledger
 from oakum_service.control.new_trainers import add_trainer
 from oakum_service.control.usage import usage_since
@@ -90,6 +90,12 @@ def test_a_host_knows_which_of_its_slots_are_held_together() -> None:
     present = slots("n1", HOLE, HOLE, HOLE, TAKEN)
     hosts = hosts_of(idle(*present), present, [("n1:0", "n1:2"), ("n1:1", "n1:3"), ("n2:0", "n2:1")])
     assert hosts == (Host(("n1:0", "n1:1", "n1:2"), 4, (("n1:0", "n1:2"),)),)
+
+
+def test_slots_of_one_node_are_expected_to_leave_together() -> None:
+    slots = [IdleNode("n1:0", 600.0, cohort="x"), IdleNode("n1:1", 60.0, cohort="y"), IdleNode("n2:0", 5.0)]
+    got = [(slot.node, slot.horizon_s, slot.cohort) for slot in leaving_together(slots)]
+    assert got == [("n1:0", 60.0, "y"), ("n1:1", 60.0, "y"), ("n2:0", 5.0, None)]
 
 
 def test_a_fragment_is_launched_on_slots_of_one_node_and_one_type() -> None:
