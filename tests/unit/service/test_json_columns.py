@@ -110,7 +110,7 @@ def test_what_is_written_is_the_json_of_before(sessions: Sessions) -> None:
         assert kept("durations", "trainers") == {"loss": [1.0]}
         assert kept("body", "reports") == report(phase=Phase.READY)
         assert kept("recent", "measured_rates") == [[5.0, 90.0]]
-        grant = {"nodes": ["n"], "why": "all_idle", "reason": "no other node is idle"}
+        grant = {"nodes": ["n"], "why": "all_idle", "reason": "no other node is idle", "renewal": ""}
         assert kept("allocations", "plans") == {"t": grant}
 
 
