@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from selenium.webdriver.remote.webdriver import WebDriver
+
 from dashboard_page import Page
 
 _ENGINE = Path(__file__).resolve().parent.parent / "browser" / "vendor" / "axe.min.js"
@@ -18,14 +20,19 @@ _RUN = """
 """
 
 
-def violations(page: Page, *, dark: bool = False, within: str = "html") -> list[str]:
-    """A line for each element that breaks a rule, in the whole page or in the element of a selector."""
+def violations_seen(driver: WebDriver, within: str = "html") -> list[str]:
+    """The same, in the colours that the browser shows at present."""
     engine = _ENGINE.read_bytes()
     assert hashlib.sha256(engine).hexdigest() == _SHA256
+    driver.execute_script(engine.decode("utf-8"))
+    return list(driver.execute_async_script(_RUN, within))
+
+
+def violations(page: Page, *, dark: bool = False, within: str = "html") -> list[str]:
+    """A line for each element that breaks a rule, in the whole page or in the element of a selector."""
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
     try:
-        page.driver.execute_script(engine.decode("utf-8"))
-        return list(page.driver.execute_async_script(_RUN, within))
+        return violations_seen(page.driver, within)
     finally:
         page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

@@ -47,7 +47,6 @@ export class DelaysView {
       h("section", { class: "panel part" }, h("h3", {}, "Trend"), this.worst, this.trend),
       this.list.element,
     );
-    this.refreshed = null;
   }
 
   #known(query) {
@@ -62,7 +61,17 @@ export class DelaysView {
     this.reach = reach;
     this.choice.value = reach;
     setText(this.worst, "Loading…");
-    this.refresh().catch(() => {}); // the next refresh tells of what is wrong
+    setChildren(this.trend, "", () => []);
+    this.list.wait();
+    this.#readNow(reach);
+  }
+
+  async #readNow(reach) {
+    try {
+      await this.refresh();
+    } catch (error) {
+      if (reach === this.reach) setText(this.worst, `The delays did not come: ${error.message}. Trying again.`);
+    }
   }
 
   async refresh() {

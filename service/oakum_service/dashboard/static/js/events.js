@@ -7,6 +7,7 @@ const KEPT = 200;
 
 export class EventFeed {
   #newest = null;
+  #isRead = false;
 
   constructor(root) {
     this.root = root;
@@ -19,11 +20,18 @@ export class EventFeed {
 
   clear() {
     this.#newest = null;
+    this.#isRead = false;
     this.root.replaceChildren(h("p", { class: "empty" }, "Loading…"));
+  }
+
+  /** Says why there is none to show; what has been read stays. */
+  fail(why) {
+    if (!this.#isRead) this.root.replaceChildren(h("p", { class: "empty" }, `The events did not come: ${why}. Trying again.`));
   }
 
   /** Shows the newest events, in any order. */
   begin(events) {
+    this.#isRead = true;
     this.root.replaceChildren(...(events.length ? [] : [h("p", { class: "empty" }, "Nothing has happened yet: submits, plans, launches and ends will be told here.")]));
     for (const event of events.toSorted((a, b) => a.id - b.id)) this.add(event);
   }

@@ -9,6 +9,7 @@ export class FirstAnswer {
   #timer = null;
   #waits = false;
   #shown = null;
+  #title = "";
 
   /** `root`: where it is said; `views`: elements that are not to be seen meanwhile, but are laid out; `retry` asks again. */
   constructor(root, views, retry) {
@@ -17,12 +18,13 @@ export class FirstAnswer {
 
   /** A view begins: what it would show now is of no answer. `shown` is called when it has come. */
   begin(title, shown = null) {
+    this.#title = title;
     this.#waits = true;
     this.#shown = shown;
     for (const view of this.views) view.classList.add("pending");
     clearTimeout(this.#timer);
     this.#show();
-    this.#timer = setTimeout(() => this.#show(h("p", { role: "status" }, `Loading${title ? ` ${title}` : ""}…`)), SAID_AFTER_MS);
+    this.#timer = setTimeout(() => this.#load(), SAID_AFTER_MS);
   }
 
   /** The view has its answer. */
@@ -39,8 +41,18 @@ export class FirstAnswer {
   fail(text) {
     if (!this.#waits) return false;
     clearTimeout(this.#timer);
-    this.#show(h("p", { role: "alert" }, text), h("p", { class: "buttons" }, button("Try again", this.retry), link("To the overview", "#/")));
+    const elsewhere = this.#title ? [link("To the overview", "#/")] : [];
+    this.#show(h("p", { role: "alert" }, text), h("p", { class: "buttons" }, button("Try again", () => this.#tryAgain()), ...elsewhere));
     return true;
+  }
+
+  #tryAgain() {
+    this.#load();
+    this.retry();
+  }
+
+  #load() {
+    this.#show(h("p", { role: "status" }, `Loading${this.#title ? ` ${this.#title}` : ""}…`));
   }
 
   #show(...content) {

@@ -77,6 +77,11 @@ export function moment(at, withSeconds = true) {
   return `${day(at)} ${clock(at, withSeconds)}`;
 }
 
+/** The time of day in UTC, with the day where it is another one than `now`'s or may be taken for it. */
+export function lately(at, now) {
+  return Math.abs(now - at) < 72_000 ? clock(at) : moment(at, false);
+}
+
 export function nodes(number) {
   return number === 1 ? "1 node" : `${count(number)} nodes`;
 }

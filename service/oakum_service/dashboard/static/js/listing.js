@@ -19,6 +19,7 @@ const ORDER = new Intl.Collator("en", { numeric: true });
  */
 export class Listing {
   #rows = [];
+  #waits = true;
   #lines = new Map();
   #drawn = PAGE;
   #typing = false;
@@ -53,7 +54,15 @@ export class Listing {
   /** Shows the rows as the address asks. */
   show(rows) {
     this.#rows = rows;
+    this.#waits = false;
     this.#searched = null;
+    this.#draw();
+  }
+
+  /** Says that it loads: what it shows is of another question. */
+  wait() {
+    this.show([]);
+    this.#waits = true;
     this.#draw();
   }
 
@@ -137,12 +146,17 @@ export class Listing {
     this.#drawLines(shown);
     this.scroller.hidden = shown.length === 0;
     this.nothing.hidden = shown.length > 0;
-    setText(this.nothing, this.#rows.length ? `Nothing here matches what is searched for, among ${this.unit(this.#rows.length)}.` : this.empty);
+    setText(this.nothing, this.#whyNothing());
     const all = this.unit(this.#rows.length);
     setText(this.found, found.length === this.#rows.length ? all : `${count(found.length)} of ${all}`);
     this.foot.hidden = this.#rows.length === 0;
     this.more.hidden = found.length <= shown.length;
     setText(this.more, `More (${count(found.length - shown.length)})`);
+  }
+
+  #whyNothing() {
+    if (this.#waits) return "Loading…";
+    return this.#rows.length ? `Nothing here matches what is searched for, among ${this.unit(this.#rows.length)}.` : this.empty;
   }
 
   #drawLines(shown) {

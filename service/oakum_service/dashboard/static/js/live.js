@@ -9,13 +9,15 @@ const MOST_BYTES_PER_S = 8000;
 const POLL_MS = 2000;
 const RECONNECT_MS = [500, 1000, 2000, 4000];
 
-/** Runs `refresh` soon after each request, never twice at once, never more often than once a second. */
+/** Runs `refresh` soon after each request, never more often than once a second, and never twice at once but for `anew`. */
 export class Refresher {
   #refresh;
   #startedAt = -Infinity;
   #running = false;
+  #runs = 0;
   #timer = null;
   #wanted = false;
+  #isStopped = false;
   #poll;
   #gap = SHORTEST_GAP_MS;
 
@@ -30,7 +32,7 @@ export class Refresher {
 
   request() {
     this.#wanted = true;
-    if (this.#running || this.#timer !== null) return;
+    if (this.#isStopped || this.#running || this.#timer !== null) return;
     const wait = Math.max(0, this.#startedAt + this.#gap - performance.now());
     this.#timer = setTimeout(() => this.#run(), wait);
   }
@@ -43,14 +45,21 @@ export class Refresher {
     this.request();
   }
 
+  /** Refreshes at once, although what is asked for already may have no answer yet: that was for another view, or hangs. */
+  anew() {
+    this.#running = false;
+    this.now();
+  }
+
   stop() {
+    this.#isStopped = true;
     clearInterval(this.#poll);
     clearTimeout(this.#timer);
     document.removeEventListener("visibilitychange", this.#onVisible);
-    this.#running = true;
   }
 
   async #run() {
+    const run = ++this.#runs;
     this.#timer = null;
     this.#running = true;
     this.#wanted = false;
@@ -58,8 +67,9 @@ export class Refresher {
     try {
       await this.#refresh();
     } finally {
-      this.#running = false;
+      if (run === this.#runs) this.#running = false;
     }
+    if (run !== this.#runs) return;
     this.#gap = Math.min(LONGEST_GAP_MS, Math.max(SHORTEST_GAP_MS, (1000 * received()) / MOST_BYTES_PER_S));
     if (this.#wanted) this.request();
   }

@@ -33,8 +33,12 @@ export class Log {
   /** Reads the lines anew if the log is open. */
   async refresh() {
     if (!this.element.open || this.element.hidden) return;
-    const { lines } = await this.read(this.#tail);
-    this.#lines = lines;
+    try {
+      this.#lines = (await this.read(this.#tail)).lines;
+    } catch (error) {
+      setText(this.found, `The log did not come: ${error.message}. Trying again.`);
+      throw error;
+    }
     this.#show();
   }
 

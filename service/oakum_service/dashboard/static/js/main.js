@@ -7,7 +7,7 @@ import { byId, h, heading, setChildren, setText } from "./dom.js";
 import { beginDrafts, forgetDrafts } from "./drafts.js";
 import { EventFeed } from "./events.js";
 import { FirstAnswer } from "./first_answer.js";
-import { clock } from "./format.js";
+import { clock, prose } from "./format.js";
 import { follow, Refresher } from "./live.js";
 import { showMode } from "./mode.js";
 import { Overview } from "./overview.js";
@@ -20,7 +20,7 @@ const RETRY_MS = 2000;
 const api = new Api();
 const overview = new Overview();
 const feed = new EventFeed(byId("events"));
-const firstAnswer = new FirstAnswer(byId("first-answer"), [byId("view"), byId("overview")], () => session?.refresher.now());
+const firstAnswer = new FirstAnswer(byId("first-answer"), [byId("view"), byId("overview")], () => session?.refresher.anew());
 let streaming = false;
 let offline = false;
 let updatedAt = null;
@@ -32,30 +32,35 @@ let left = null;
 /** Asks for the cluster and for what the view shows at once; a view that needs the cluster waits for its promise. */
 async function refresh(mine) {
   const asked = api.get("v1/cluster");
-  const told = asked.then((cluster) => showCluster(mine, cluster));
-  await Promise.all([told, (mine.view ?? overview).refresh(api, asked, mine.me)]);
+  const around = asked.then((cluster) => showCluster(mine, cluster));
+  await Promise.all([around, (mine.view ?? overview).refresh(api, asked, mine.me)]);
+  showTitle(mine); // a view may have learned its name
 }
 
 /** What every view has around it, also one that is refused. */
 function showCluster(mine, cluster) {
   if (mine.ending.signal.aborted) return;
+  mine.cluster = cluster;
   setText(byId("scheduler"), `${cluster.scheduler} cluster`);
-  document.title = titleOf(cluster, mine.view);
+  showTitle(mine);
   showMode(byId("mode"), cluster);
-  showAccount(mine, cluster);
+  showAccount(mine);
 }
 
-/** A hold is told first, so that a tab among many shows it. */
-function titleOf(cluster, view) {
-  const held = cluster.held ? "HELD: " : "";
-  return held + (view ? `${view.title} – Oakum` : `Oakum: ${cluster.num_training} of ${cluster.num_holes} idle nodes train`);
+/** The tab's title. A hold is told first, so that a tab among many shows it. */
+function showTitle({ cluster, view, ending }) {
+  if (ending.signal.aborted) return;
+  const held = cluster?.held ? "HELD: " : "";
+  const numbers = cluster ? `Oakum: ${cluster.num_training} of ${cluster.num_holes} idle nodes train` : "Oakum";
+  document.title = held + (view ? `${view.title} – Oakum` : numbers);
 }
 
-function showAccount(mine, cluster) {
-  const { me } = mine;
+/** Who is signed in, and the way out; before the cluster's first answer it is not known whether the service is held. */
+function showAccount(mine) {
+  const { me, cluster } = mine;
   const done = () => mine.refresher.now();
-  setChildren(byId("account"), [me, cluster.held, cluster.num_fragments], () => [
-    ...(me.role === "admin" ? [holdButton(cluster, api, done)] : []),
+  setChildren(byId("account"), [me, cluster?.held, cluster?.num_fragments], () => [
+    ...(me.role === "admin" && cluster ? [holdButton(cluster, api, done)] : []),
     h("span", { class: "who" }, `${me.name}, ${me.role}`),
     button("Sign out", signOut),
   ]);
@@ -63,10 +68,17 @@ function showAccount(mine, cluster) {
 
 /** The newest events, then each as it happens: the stream begins where the list ends, so none is missed. */
 async function startEvents(mine) {
-  const { events } = await api.get("v1/events/recent?limit=50");
+  mine.following = true;
+  let events;
+  try {
+    ({ events } = await api.get("v1/events/recent?limit=50"));
+  } catch (error) {
+    mine.following = false;
+    if (!mine.ending.signal.aborted) feed.fail(error.message);
+    throw error;
+  }
   if (mine.ending.signal.aborted) return;
   feed.begin(events);
-  mine.following = true;
   follow(api, feed.newest ?? 0, {
     signal: mine.ending.signal,
     onState: (open) => {
@@ -88,12 +100,13 @@ async function tryRefresh(mine) {
     await refresh(mine);
     if (signal.aborted) return;
     if (view === mine.view) firstAnswer.end();
-    await Promise.all([view === null ? overview.refreshPictures(api) : null, mine.following ? null : startEvents(mine)]);
-    if (signal.aborted) return;
     updatedAt = serviceNow();
     offline = false;
     byId("banner").hidden = true;
     byId("main").classList.remove("stale");
+    const parts = [view === null ? overview.refreshPictures(api) : null, mine.following ? null : startEvents(mine)];
+    await Promise.all(parts.map((part) => part?.catch(toldInPlace)));
+    if (signal.aborted) return;
   } catch (error) {
     if (signal.aborted || view !== mine.view) return;
     if (error instanceof Unauthorised) {
@@ -105,6 +118,11 @@ async function tryRefresh(mine) {
   showLiveness();
 }
 
+/** What does not come of a part of the page is told there: the rest is current. */
+function toldInPlace(error) {
+  if (!(error instanceof Unreachable)) throw error;
+}
+
 /** Another tab may have signed in as somebody else, or out: this page then begins anew as what the browser is now. */
 function signInAnew() {
   end("You are signed out.");
@@ -114,12 +132,15 @@ function signInAnew() {
 /** Tells what is wrong. Only where nothing answers is the page offline: a refusal is about what was asked for. */
 function showFault(error) {
   offline = !(error instanceof Refused);
-  if (offline) overview.freeze();
-  const since = updatedAt === null ? "" : ` Shown is the state of ${clock(updatedAt)}.`;
+  if (offline) {
+    overview.freeze(error.message);
+    feed.fail(error.message);
+  }
   const what = error instanceof Unreachable ? `Cannot reach the Oakum service at ${location.host}: ` : "Cannot show what the service answers: ";
-  const text = error instanceof Refused ? `${sentence(error.message)}.` : `${what}${error.message}. Trying again.${since}`;
-  const isSaid = firstAnswer.fail(text) && !offline;
-  setText(byId("banner"), text);
+  const text = error instanceof Refused ? `${sentence(prose(error.message))}.` : `${what}${error.message}. Trying again.`;
+  const isSaid = firstAnswer.fail(text);
+  const shown = updatedAt === null || isSaid ? "" : ` Shown is the state of ${clock(updatedAt)}.`;
+  setText(byId("banner"), text + shown);
   byId("banner").hidden = isSaid;
   byId("main").classList.toggle("stale", offline);
 }
@@ -159,10 +180,10 @@ function showView() {
   const before = isFirst ? left : "";
   left = null;
   firstAnswer.begin(session.view?.title ?? "", before === null ? null : () => focusOn(before));
-  document.title = session.view ? `${session.view.title} – Oakum` : "Oakum";
+  showTitle(session);
   if (!isFirst) {
     scrollTo(0, 0);
-    session.refresher.now();
+    session.refresher.anew();
   }
 }
 
@@ -175,8 +196,9 @@ function focusOn(id) {
 function begin(me) {
   beginDrafts(me.name);
   feed.clear();
-  session = { me, view: null, ending: new AbortController(), following: false };
+  session = { me, view: null, cluster: null, ending: new AbortController(), following: false };
   const mine = session;
+  showAccount(mine);
   byId("sign-in").hidden = true;
   byId("views").hidden = false;
   byId("views").replaceChildren(...viewLinks(me));
@@ -208,6 +230,8 @@ function end(message) {
   session?.refresher.stop();
   session?.ending.abort();
   session = null;
+  updatedAt = null;
+  streaming = false;
   for (const id of ["main", "mode", "banner", "views", "account"]) byId(id).hidden = true;
   document.title = "Oakum";
   document.querySelector("dialog")?.remove();
@@ -257,7 +281,7 @@ byId("sign-in-form").addEventListener("submit", (event) => {
 byId("skip").addEventListener("click", () => {
   heading().focus();
 });
-document.querySelector(".node-table").addEventListener("toggle", () => session?.refresher.now());
+document.querySelector(".node-table").addEventListener("toggle", () => overview.showNodes());
 addEventListener("hashchange", () => {
   if (location.hash.includes("token=")) location.reload();
   else showView();

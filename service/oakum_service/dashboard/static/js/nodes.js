@@ -3,7 +3,7 @@
 import { link } from "./controls.js";
 import { h, setChildren, table } from "./dom.js";
 import { duration } from "./format.js";
-import { stateOf, usedBy } from "./nodes_view.js";
+import { NO_NODE, stateOf, usedBy } from "./nodes_view.js";
 import { address } from "./router.js";
 import { serviceNow } from "./time.js";
 
@@ -20,5 +20,5 @@ export function showNodes(element, { nodes, taken_at }) {
     usedBy({ ...node, avoidedFor: Math.max(0, (node.avoided_until ?? now) - now) }) ?? "–",
     node.hole_ends_at === null ? "–" : `${duration(Math.max(0, Math.round(node.hole_ends_at - now)))} more`,
   ]);
-  setChildren(element, rows, () => [h("p", {}, link("Search and sort the nodes", address(["nodes"]))), table("Nodes now", COLUMNS, rows)]);
+  setChildren(element, rows, () => (rows.length ? [h("p", {}, link("Search and sort the nodes", address(["nodes"]))), table("Nodes now", COLUMNS, rows)] : [h("p", { class: "empty" }, NO_NODE)]));
 }

@@ -8,6 +8,7 @@ import { NodeList } from "./node_list.js";
 import { address } from "./router.js";
 import { serviceNow } from "./time.js";
 
+export const NO_NODE = "The scheduler has shown no node yet. The service's log says why it cannot be read.";
 const COLUMNS = [
   { key: "name", title: "Node", kind: "", of: ({ name }) => name },
   { key: "state", title: "State", kind: "", of: stateOf },
@@ -42,7 +43,7 @@ export class NodesView {
       idOf: ({ name }) => name,
       sort: "name",
       filter: FILTER,
-      empty: "The scheduler has shown no node yet. The service's log says why it cannot be read.",
+      empty: NO_NODE,
       unit: (number) => (number === 1 ? "1 node" : `${count(number)} nodes`),
       searchHint: "node, job or trainer",
       parts,

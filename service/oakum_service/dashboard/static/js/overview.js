@@ -1,10 +1,11 @@
 // The first view: the cluster in figures, nodes over time, a card for each trainer, the events.
 
 import { byId, setText } from "./dom.js";
-import { clock } from "./format.js";
+import { lately } from "./format.js";
 import { showLegend } from "./legend.js";
 import { showNodes } from "./nodes.js";
 import { showSummary } from "./summary.js";
+import { serviceNow } from "./time.js";
 import { NodeList } from "./node_list.js";
 import { TimelinePanel } from "./timeline/panel.js";
 import { assignTones } from "./tones.js";
@@ -26,20 +27,27 @@ export class Overview {
   /** `me`: who reads. */
   async refresh(api, asked, me) {
     const [cluster, trainers] = await Promise.all([asked, this.list.refresh(api), this.nodes.refresh(api), this.#refreshPlan(api)]);
-    const { nodes, takenAt } = this.nodes;
     assignTones(trainers);
     showSummary(byId("summary"), cluster, trainers, me.role === "admin");
     this.#showLegend();
-    showNodes(byId("nodes"), { nodes, taken_at: takenAt });
+    this.showNodes();
     this.trainers.show(trainers);
   }
 
   /** The picture and the cards' charts, for which the numbers do not wait: the charts' library is fifteen times the size of the page. */
   async refreshPictures(api) {
-    await this.timeline.refresh(api, this.nodes);
-    byId("timeline").removeAttribute("aria-busy");
-    this.#showLegend();
-    await this.trainers.showSeries(api); // Meanwhile the browser has told which of the new cards are in view.
+    try {
+      await this.timeline.refresh(api, this.nodes);
+    } finally {
+      this.#showLegend();
+      await this.trainers.showSeries(api); // Meanwhile the browser has told which of the new cards are in view.
+    }
+  }
+
+  /** The nodes as a table, if that is open. */
+  showNodes() {
+    const { nodes, takenAt } = this.nodes;
+    showNodes(byId("nodes"), { nodes, taken_at: takenAt });
   }
 
   #showLegend() {
@@ -53,15 +61,15 @@ export class Overview {
     showPlan((await api.get("v1/plans?limit=1")).plans[0]);
   }
 
-  /** Stops the clock, when the shown state may be outdated. */
-  freeze() {
-    this.timeline.freeze();
+  /** Stops the clock, when the shown state may be outdated, and `why`. */
+  freeze(why) {
+    this.timeline.freeze(why);
   }
 }
 
 function showPlan(plan) {
   const text = plan
-    ? `Plan ${plan.id} of ${clock(plan.made_at)}. ${plan.summary}`
-    : "No plan yet";
+    ? `Plan ${plan.id} of ${lately(plan.made_at, serviceNow())}. ${plan.summary}`
+    : "No plan yet: the first is made when a trainer waits and a node is idle.";
   setText(byId("plan"), text);
 }

@@ -6,7 +6,7 @@ import { link } from "./controls.js";
 import { h, setChildren, setText, table } from "./dom.js";
 import { downloads } from "./downloads.js";
 import { told } from "./faults.js";
-import { clock, count, decimal, metric, percent, rate } from "./format.js";
+import { count, decimal, metric, moment, percent, rate } from "./format.js";
 import { Log } from "./log.js";
 import { NodeUse } from "./node_use.js";
 import { address } from "./router.js";
@@ -121,7 +121,7 @@ function evaluationsOf(evaluations, best) {
   const columns = [["Step", "number"], ["At", ""], ...names.map((name) => [name, "number"])];
   const rows = evaluations.toReversed().map(({ step, at, metrics }) => {
     const values = names.map((name) => (name in metrics ? metric(name, metrics[name]) : "–"));
-    return [`${count(step)}${best?.step === step ? " (best)" : ""}`, clock(at)].concat(values);
+    return [`${count(step)}${best?.step === step ? " (best)" : ""}`, moment(at)].concat(values);
   });
   const chosen = best === null ? [] : [h("p", {}, `Best ${best.metric}: ${decimal(best.value)} at step ${count(best.step)}.`)];
   return [...chosen, scrolling("Evaluations", table("Evaluations", columns, rows))];

@@ -1,9 +1,10 @@
 // A card for each live trainer and for those that ended most recently; a table for the others.
 
+import { Unauthorised } from "./api.js";
 import { Charts } from "./charts.js";
 import { link } from "./controls.js";
 import { byId, h, setChildren, setText, table } from "./dom.js";
-import { clock, count, decimal, duration, metric, nodes, percent, prose } from "./format.js";
+import { count, decimal, duration, lately, metric, nodes, percent, prose } from "./format.js";
 import { address } from "./router.js";
 import { chips, tagsOf } from "./tags.js";
 import { serviceNow } from "./time.js";
@@ -46,9 +47,17 @@ export class Trainers {
   /** Fetches points for the charts in view; for an ended trainer only once. */
   async showSeries(api) {
     const wanted = [...this.#cards.values()].filter((card) => card.wantsSeries);
-    await Promise.all(
-      wanted.map(async (card) => card.showSeries(await seriesOf(api, card))),
-    );
+    await Promise.all(wanted.map((card) => this.#showSeriesOf(api, card)));
+  }
+
+  /** One card's charts that do not come are told there, and keep no other from being drawn. */
+  async #showSeriesOf(api, card) {
+    try {
+      card.showSeries(await seriesOf(api, card));
+    } catch (error) {
+      if (error instanceof Unauthorised) throw error;
+      card.charts.showFault(`The charts did not come: ${error.message}.`, () => this.#showSeriesOf(api, card));
+    }
   }
 
   #showCards(views) {
@@ -74,7 +83,7 @@ export class Trainers {
     const rows = views.map((view) => [
       link(view.name, address(["trainers", view.id])),
       view.state,
-      view.ended_at === null ? "–" : clock(view.ended_at),
+      view.ended_at === null ? "–" : lately(view.ended_at, serviceNow()),
       count(view.step),
       decimal(view.loss),
       view.message,
@@ -164,7 +173,7 @@ export class Card {
     parts.push(`epoch ${Math.min(view.epoch + (view.state === "finished" ? 0 : 1), view.spec.epochs)} of ${view.spec.epochs}`);
     const left = timeLeft(view);
     if (left !== null) parts.push(`about ${duration(left)} left`);
-    if (view.ended_at !== null) parts.push(`${view.state} ${clock(view.ended_at)}`);
+    if (view.ended_at !== null) parts.push(`${view.state} ${lately(view.ended_at, serviceNow())}`);
     setText(this.done, parts.join("  ·  "));
   }
 }

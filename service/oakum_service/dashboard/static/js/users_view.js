@@ -15,9 +15,9 @@ const COLUMNS = [
   { key: "nodes", title: "Nodes now", kind: "number", of: ({ nodes }) => nodes, shown: ({ nodes, limits }) => `${count(nodes)} of ${limit(limits.nodes)}` },
   { key: "share", title: "Share of nodes lent", kind: "number", of: ({ share }) => share, shown: ({ share }) => percent(share) },
   { key: "week", title: "Node-hours this week", kind: "number", of: ({ week }) => week, shown: ({ week, limits }) => `${hours(week)} of ${limit(limits.node_hours)}` },
-  { key: "month", title: "This month", kind: "number", of: ({ month }) => month, shown: ({ month }) => hours(month) },
-  { key: "all", title: "In two years", kind: "number", of: ({ all }) => all, shown: ({ all }) => hours(all) },
-  { key: "trained", title: "Trained", kind: "number", of: ({ trained }) => trained, shown: ({ trained }) => percent(trained) },
+  { key: "month", title: "Node-hours this month", kind: "number", of: ({ month }) => month, shown: ({ month }) => hours(month) },
+  { key: "all", title: "Node-hours in two years", kind: "number", of: ({ all }) => all, shown: ({ all }) => hours(all) },
+  { key: "trained", title: "Share trained", kind: "number", of: ({ trained }) => trained, shown: ({ trained }) => percent(trained) },
   { key: "delay", title: "Delay caused, s", kind: "number", of: ({ delay }) => delay, shown: ({ delay }) => delay.toFixed(1) },
 ];
 
@@ -37,7 +37,7 @@ export class UsersView {
       parts,
       query,
     });
-    const told = "Node-hours are those that were lent; “trained” is the share of them in which trainers trained. Quotas are set by oakum quota set.";
+    const told = "Node-hours are those that were lent; the share trained is that in which trainers trained. Quotas are set by oakum quota set.";
     this.element = h("section", { class: "view" }, h("div", { class: "view-head" }, h("h2", { tabindex: -1 }, "Users")), h("p", {}, told), this.list.element);
   }
 

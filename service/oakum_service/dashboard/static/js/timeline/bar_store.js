@@ -5,6 +5,8 @@ import { LONGEST_S } from "./time_window.js";
 const MOST_NODES = 300;
 /** Seconds before the last answer from which changes are asked for again: some are written with an earlier time. */
 const OVERLAP_S = 60;
+/** Seconds before now from which on what happened may be unknown without a word: the next refresh tells it. */
+const LATE_S = 15;
 /** Share of the window that is asked for on either side of it, so that moving it shows something at once. */
 const MARGIN = 0.25;
 
@@ -38,6 +40,13 @@ export class BarStore {
   /** A node's `{ stretches, fragments, announced }`, in the order of time; null if it was not asked for. */
   of(name) {
     return this.#nodes.get(name) ?? null;
+  }
+
+  /** Whether not all is known yet that the named nodes did in the window. */
+  lacks(names, { from, to }, now) {
+    const wanted = names.slice(0, MOST_NODES);
+    if (this.#loaded === null) return wanted.length > 0;
+    return from < this.#loaded.from || Math.min(to, now) > this.#loaded.until + LATE_S || wanted.some((name) => !this.#nodes.has(name));
   }
 
   /** Gets what is missing of the named nodes in the window, where a pixel is `resolution` seconds wide. */

@@ -16,6 +16,11 @@ export class Density {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#paint());
   }
 
+  /** Whether there is nothing to be seen yet. */
+  get isEmpty() {
+    return this.#shares === null;
+  }
+
   async load(api, { from, to }, now, numNodes, left, width) {
     const bands = Math.max(1, Math.min(numNodes, Math.floor(HEIGHT_PX / NARROWEST_PX)));
     const columns = Math.max(10, Math.floor(width / NARROWEST_PX));
@@ -56,7 +61,7 @@ export class Density {
     const context = this.canvas.getContext("2d");
     const picture = context.createImageData(columns, bands.length);
     const palette = USES.map((use) => rgb(this.canvas, `--${use}`));
-    const ground = rgb(this.canvas, "--surface");
+    const ground = rgb(this.canvas, "--ground");
     bands.forEach((band, y) => {
       for (let x = 0; x < columns; x++) {
         const shares = USES.map((use) => shareOf(band, use, x));

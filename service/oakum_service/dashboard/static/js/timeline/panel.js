@@ -9,6 +9,7 @@ import { BarStore } from "./bar_store.js";
 import { Density } from "./density.js";
 import { Finder } from "./finder.js";
 import { Gestures } from "./gestures.js";
+import { Lack } from "./lack.js";
 import { ORDERS, SHOWN, rowsOf } from "./node_rows.js";
 import { Picture } from "./picture.js";
 import { Strip } from "./strip.js";
@@ -36,6 +37,7 @@ export class TimelinePanel {
     this.picture = new Picture(this.root);
     this.keys = new BarKeys(this.picture, this.#forKeys());
     this.density = new Density(this.root);
+    this.lack = new Lack(this.root, () => this.#load().catch(() => {})); // it is told there
     this.tip = new Tip(this.root);
     this.strip = new Strip(byId("strip"), {
       show: (from, to) => this.#change(() => this.window.show(from, to, this.#now())),
@@ -58,9 +60,16 @@ export class TimelinePanel {
     await this.#load();
   }
 
-  /** Stops the clock, when the shown state may be outdated. */
-  freeze() {
+  /** Stops the clock, when the shown state may be outdated; `why` is told in place of what is still lacking. */
+  freeze(why) {
     this.#frozenAt ??= this.#now();
+    this.#tellFault(why);
+    this.lack.show(this.#isLacking());
+  }
+
+  #tellFault(why) {
+    this.lack.fault = why;
+    this.strip.fail(why);
   }
 
   get #isDense() {
@@ -81,8 +90,13 @@ export class TimelinePanel {
     this.#loading = this.#loadOnce();
     try {
       await this.#loading;
+      this.lack.fault = null;
+    } catch (error) {
+      this.#tellFault(error.message);
+      throw error;
     } finally {
       this.#loading = null;
+      this.lack.show(this.#isLacking());
     }
     if (this.again) {
       this.again = false;
@@ -98,8 +112,7 @@ export class TimelinePanel {
     else {
       await this.finder.load(this.#api, this.options.find, shown);
       this.#draw();
-      const names = this.picture.inView.map(({ node }) => node).filter((node) => node !== undefined);
-      await this.store.load(this.#api, names, shown, this.window.span / this.picture.width, now);
+      await this.store.load(this.#api, this.picture.namesInView, shown, this.window.span / this.picture.width, now);
     }
     this.#draw();
     await this.strip.load(this.#api, this.window, now);
@@ -108,8 +121,8 @@ export class TimelinePanel {
 
   async #loadDensity(shown, now) {
     if (now - this.#densityAt < DENSITY_EVERY_S && !this.again) return;
-    this.#densityAt = now;
     await this.density.load(this.#api, shown, now, this.#nodes.nodes.length, this.picture.left, this.picture.width);
+    this.#densityAt = now;
   }
 
   #draw() {
@@ -129,6 +142,13 @@ export class TimelinePanel {
     this.keys.frame();
     this.strip.mark(this.window, now);
     this.#tellWindow(shown, now, nodes.length);
+    this.lack.show(this.#isLacking());
+  }
+
+  #isLacking() {
+    if (this.#isDense) return this.density.isEmpty && (this.#nodes?.nodes.length ?? 0) > 0;
+    const now = this.#now();
+    return this.store.lacks(this.picture.namesInView, this.window.at(now), now);
   }
 
   #tellWindow({ from, to }, now, numNodes) {
@@ -143,7 +163,7 @@ export class TimelinePanel {
     byId("to-now").disabled = this.window.follows;
     for (const input of byId("ranges").querySelectorAll("input")) input.checked = this.window.follows && Number(input.value) === this.window.span;
     const none = byId("no-rows");
-    none.hidden = this.#isDense || rows > 0;
+    none.hidden = rows > 0 || (this.#isDense && numNodes > 0);
     const like = this.options.find ? "No node is like that in the time shown. Show all nodes, another time, or search for something else." : "No node is like that. Show all nodes.";
     setText(none, numNodes ? like : "The scheduler has shown no node yet.");
   }

@@ -40,6 +40,10 @@ export class Picture {
     return this.rows.slice(first, last).map(({ node, title, size }, i) => ({ node, title, size, place: first + i }));
   }
 
+  get namesInView() {
+    return this.inView.map(({ node }) => node).filter((node) => node !== undefined);
+  }
+
   /** The picture's width in pixels, also while the rows are hidden. */
   get #room() {
     return this.scroller.clientWidth || this.scroller.parentElement.clientWidth;

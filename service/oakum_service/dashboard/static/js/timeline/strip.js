@@ -19,8 +19,8 @@ export class Strip {
     this.on = on;
     this.chart = s("svg", { class: "strip-chart", height: HEIGHT_PX, role: "img", "aria-label": "Use of the nodes, not loaded yet" });
     this.window = s("rect", { class: "strip-window", y: 1, height: HEIGHT_PX - 2, rx: 3 });
-    this.told = h("span");
-    const keys = USES.map((use) => h("li", {}, h("span", { class: `key ${use === "idle" ? "hole" : use}` }), USE_NAMES[use]));
+    this.told = h("span", {}, "Loading…");
+    const keys = Object.entries({ ...USE_NAMES, rest: "unavailable, or not known" }).map(([use, name]) => h("li", {}, h("span", { class: `key strip-${use}` }), name));
     this.caption = h("div", { class: "strip-caption" }, this.told, h("ul", { class: "legend", "aria-label": "Colours of the strip" }, ...keys));
     root.append(this.chart, this.caption);
     this.chart.addEventListener("pointerdown", (event) => this.#grab(event));
@@ -33,11 +33,16 @@ export class Strip {
     const columns = Math.max(20, Math.floor(this.caption.clientWidth / COLUMN_PX));
     const isFresh = this.#asked && this.#asked.reach === reach && now - this.#asked.at < (2 * reach) / columns && this.#asked.columns === columns;
     if (isFresh) return;
-    this.#asked = { reach, columns, at: now };
     const shares = await occupancyOf(api, { from: now - reach, to: now }, columns, 1);
     this.#shares = shares.bands.length ? shares : null;
+    this.#asked = this.#shares && { reach, columns, at: now };
     if (this.#shares) this.#draw();
-    else this.#asked = null;
+    else setText(this.told, "Nothing is known yet of how the nodes were used.");
+  }
+
+  /** Says why there is nothing yet; shares that are shown already stay. */
+  fail(why) {
+    if (this.#shares === null) setText(this.told, `How the nodes were used did not come: ${why}. Trying again.`);
   }
 
   /** Shows where the window is. */

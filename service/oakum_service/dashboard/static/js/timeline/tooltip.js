@@ -1,7 +1,7 @@
 // What is told of a node at a moment: the job, hole or fragment there, for how long, and why it ended.
 
 import { h } from "../dom.js";
-import { clock, count, day, duration } from "../format.js";
+import { count, duration, lately } from "../format.js";
 
 const CAUSES = {
   preempted: "ended: a foreground job took the node",
@@ -73,13 +73,13 @@ function expected(node, at, now, bars, state) {
   if (announced.length) return announced.flatMap((bar) => aboutAnnounced(node, bar, now));
   const end = state?.hole_ends_at;
   if (end === null || end === undefined) return [`${node}: nothing is known of what is to come`];
-  return at < end ? [`${node}: expected to be idle for ${duration(end - now)} more`] : [`${node}: a foreground job is expected at ${moment(end, now)}`];
+  return at < end ? [`${node}: expected to be idle for ${duration(end - now)} more`] : [`${node}: a foreground job is expected at ${lately(end, now)}`];
 }
 
 function aboutAnnounced(node, { kind, name, title, start_at: start, end_at: end }, now) {
   const what = kind === "reservation" ? `reservation ${name}` : `foreground job ${name} is announced`;
-  const begin = start > now ? moment(start, now) : kind === "reservation" ? `since ${moment(start, now)}` : "any moment";
-  const known = end === Infinity ? ", no end is known" : ` to ${moment(end, now)}, ${duration(end - start)}`;
+  const begin = start > now ? lately(start, now) : kind === "reservation" ? `since ${lately(start, now)}` : "any moment";
+  const known = end === Infinity ? ", no end is known" : ` to ${lately(end, now)}, ${duration(end - start)}`;
   return [`${node}: ${what}`, title, begin + known].filter(Boolean);
 }
 
@@ -90,9 +90,5 @@ function forecast(state, now) {
 }
 
 function span({ start_at: start, end_at: end }, now) {
-  return `${moment(start, now)} to ${end === null ? "now" : moment(end, now)}, ${duration((end ?? now) - start)}`;
-}
-
-function moment(at, now) {
-  return Math.abs(now - at) < 72_000 ? clock(at) : `${day(at)} ${clock(at, false)}`;
+  return `${lately(start, now)} to ${end === null ? "now" : lately(end, now)}, ${duration((end ?? now) - start)}`;
 }

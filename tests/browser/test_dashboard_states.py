@@ -1,0 +1,150 @@
+"""What each view says while it loads, where there is nothing, and when no service answers, read by axe."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.remote.webdriver import WebDriver
+
+from accessibility import violations
+from api_under_test import ApiUnderTest
+from dashboard_page import Page, Server
+from empty_databases import empty_database as empty_database
+from oakum_service.api.auth import Role
+from page_states import DOCUMENTS, PICTURES, VIEWS, View, held, refused
+from service_page import ServicePage
+
+pytestmark = pytest.mark.needs("browser")
+
+SCHEMES = [pytest.param(False, id="light", marks=pytest.mark.soak), pytest.param(True, id="dark")]
+
+
+@pytest.fixture(scope="class")
+def api(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiUnderTest]:
+    folder = tmp_path_factory.mktemp("api")
+    shutil.copy(empty_database, folder / "oakum.db")
+    running = ApiUnderTest(folder)
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="class")
+def empty(driver: WebDriver, api: ApiUnderTest) -> Iterator[ServicePage]:
+    """The page of a service that has neither trainers nor nodes, signed in."""
+    served = Server()
+    served.app = api.app
+    opened = ServicePage(driver, served)
+    opened.enter(api.new_token("anna", Role.ADMIN), "trainers")
+    yield opened
+    api.news_for_readers.close()
+    served.stop()
+
+
+def go_through(page: ServicePage, check: Callable[[View], None], *, dark: bool) -> None:
+    """Show each view anew, check it, and have axe read it."""
+    for view in VIEWS:
+        page.go("nowhere")
+        page.go(view.address.format(trainer="digits", plan=1))
+        check(view)
+        assert (view.name, violations(page, dark=dark)) == (view.name, [])
+
+
+class TestStates:
+    """All views of a service that is empty."""
+
+    @pytest.mark.parametrize("dark", SCHEMES)
+    def test_a_view_that_loads_says_so_and_shows_nothing_of_the_one_before(
+        self, empty: ServicePage, dark: bool
+    ) -> None:
+        titles = set()
+
+        def check(view: View) -> None:
+            empty.wait(lambda: empty.shows("#first-answer [role=status]"), f"that {view.name} loads")
+            assert empty.texts("#first-answer")[0].startswith("Loading")
+            assert not seen(empty, "main h2, main table, main .empty, main .tile"), view.name
+            assert empty.texts("#account .who") == ["anna, admin"]
+            titles.add(empty.driver.title)
+
+        with held(empty.driver, *DOCUMENTS):
+            go_through(empty, check, dark=dark)
+        assert len(titles) == len(VIEWS)
+        empty.errors()
+
+    @pytest.mark.parametrize("dark", SCHEMES)
+    def test_a_view_that_does_not_come_says_why_once_and_lets_one_try_again(
+        self, empty: ServicePage, dark: bool
+    ) -> None:
+        def check(view: View) -> None:
+            empty.wait(lambda: empty.shows("#first-answer [role=alert]"), f"why {view.name} does not come")
+            said = empty.texts("#first-answer [role=alert]")[0]
+            assert said.startswith("Cannot reach the Oakum service at ")
+            assert "Shown is" not in said
+            assert empty.buttons("#first-answer") == ["Try again"]
+            assert not empty.shows("#banner")
+            assert empty.texts("#liveness") == ["Offline"]
+
+        with refused(empty.driver, *DOCUMENTS):
+            go_through(empty, check, dark=dark)
+        empty.press("Try again", "#first-answer")
+        empty.wait(lambda: not empty.shows("#first-answer"), "the overview")
+        empty.errors()  # the browser's own words about what was kept away
+
+    @pytest.mark.parametrize("dark", SCHEMES)
+    def test_a_view_without_anything_says_why(self, empty: ServicePage, dark: bool) -> None:
+        def check(view: View) -> None:
+            if view.empty is None:
+                return
+            words = view.empty
+            empty.wait(lambda: any(text.startswith(words) for text in seen(empty, "main .empty")), words)
+
+        go_through(empty, check, dark=dark)
+        assert "The scheduler has shown no node yet." in seen(empty, "#no-rows")
+        assert seen(empty, "#strip span")[0] == "Nothing is known yet of how the nodes were used."
+        empty.errors()  # of what is not there: a trainer, a plan
+
+    def test_another_view_waits_for_no_answer_of_the_one_before(self, empty: ServicePage) -> None:
+        empty.go("nowhere")
+        with held(empty.driver, "*/v1/quotas*"):
+            empty.go("users")
+            empty.wait(lambda: empty.shows("#first-answer"), "that users load")
+            empty.go("plans")
+            empty.wait(lambda: not empty.shows("#first-answer"), "plans", within_s=4.0)
+            assert seen(empty, "#view .empty")
+
+
+def seen(page: Page, selector: str) -> list[str]:
+    """The texts of those elements that can be seen."""
+    script = """
+        const isSeen = (element) => element.checkVisibility({ visibilityProperty: true });
+        return [...document.querySelectorAll(arguments[0])].filter(isSeen).map((one) => one.textContent);
+    """
+    return list(page.driver.execute_script(script, selector))
+
+
+def test_rows_that_load_or_do_not_come_are_not_taken_for_idle_nodes(page: Page) -> None:
+    """The overview's numbers are there; what its pictures are made of is held, then refused, then comes."""
+    driver = page.driver
+    with held(driver, *PICTURES):
+        page.open()
+        page.wait(lambda: seen(page, ".picture .lack") == ["Loading…"], "that rows load")
+        assert page.attributes("#timeline", "aria-busy") == {"true"}
+        assert seen(page, "#strip span")[0] == "Loading…"
+        assert seen(page, "#events .empty") == ["Loading…"]
+        page.click(".node-table summary")
+        page.wait(lambda: len(page.texts("#nodes tbody th")) > 1, "the table, which needs nothing more")
+    with refused(driver, *PICTURES):
+        driver.refresh()
+        page.wait(lambda: page.shows(".lack.fault button"), "why rows do not come, with a way to try again")
+        assert "did not come: nothing answers." in page.texts(".lack")[0]
+        page.wait(lambda: "did not come" in "".join(page.texts("#events .empty")), "why events do not come")
+        assert "did not come" in page.texts("#strip span")[0]
+        assert not page.shows("#banner"), "the numbers are current"
+    page.click(".lack button")
+    page.wait(lambda: page.texts(".plot .training"), "fragments")
+    page.wait(lambda: not page.shows(".lack"), "nothing over them")
+    page.wait(lambda: page.texts("#events .event"), "events")
+    assert page.attributes("#timeline", "aria-busy") == {"false"}
+    page.errors()  # the browser's own words about what was kept away
