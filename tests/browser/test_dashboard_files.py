@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 
 import httpx
+import pytest
 from fastapi import FastAPI
 
 from oakum_service.dashboard import FOLDER
+from oakum_service.dashboard.bundle import one_script
 from oakum_service.dashboard.routes import router
+from page_states import VIEWS
 
 
 def get(path: str, **headers: str) -> httpx.Response:
@@ -40,9 +44,37 @@ def test_what_the_page_names_is_kept_for_ever_by_its_hash_and_another_hash_is_no
         assert get(f"/static/{other}js/main.js").headers["Cache-Control"] == "no-cache"
 
 
-def test_the_page_asks_for_all_its_scripts_at_once() -> None:
-    ahead = re.findall(r'rel="modulepreload" href="static/v-[0-9a-f]{16}/([^"]+)"', get("/").text)
-    assert set(ahead) == {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.js")}
+def test_the_page_asks_for_one_script_which_has_all_its_modules() -> None:
+    [script] = re.findall(r'src="(static/[^"]+\.js)"', get("/").text)
+    packed, plain = get(f"/{script}"), get(f"/{script}", **{"Accept-Encoding": "identity"})
+    made = re.findall(r'^modules\["([^"]+)"\] = ', packed.text, re.M)
+    assert sorted(made) == sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.js"))
+    assert (packed.headers["Content-Encoding"], plain.text) == ("gzip", packed.text)
+
+
+@pytest.mark.parametrize(
+    ("modules", "wrong"),
+    [
+        ({"a.js": 'import { b } from "./b.js";\n', "b.js": 'import { a } from "./a.js";\n'}, "imports itself"),
+        ({"a.js": 'import * as b from "./b.js";\n', "b.js": ""}, "cannot be put into one script: import"),
+        ({"a.js": "export default 1;\n"}, "cannot be put into one script: export"),
+    ],
+)
+def test_a_module_of_another_form_is_refused(tmp_path: Path, modules: dict[str, str], wrong: str) -> None:
+    for name, text in modules.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=wrong):
+        one_script(tmp_path, "a.js")
+
+
+def test_every_view_of_the_page_is_drawn_and_read_in_its_states() -> None:
+    """By `make screenshots` and by axe."""
+    paths = re.findall(r"\{ path: (?:\"(.*?)\"|/\^(.*?)\$/),", (FOLDER / "js/views.js").read_text())
+    known = {
+        plain or pattern.replace("\\/[^/]+", "/{trainer}").replace("\\/\\d+", "/{plan}")
+        for plain, pattern in paths
+    }
+    assert {view.address.partition("?")[0] for view in VIEWS} == known | {""}
 
 
 def test_an_unchanged_file_is_not_sent_again() -> None:

@@ -18,6 +18,7 @@ from fastapi.responses import HTMLResponse, Response
 from fastapi.staticfiles import StaticFiles
 
 from oakum_service.dashboard import FOLDER
+from oakum_service.dashboard.bundle import one_script
 
 _POLICY = "; ".join(
     (
@@ -39,11 +40,14 @@ GUARDS = {
 }
 _FOREVER = f"public, max-age={365 * 24 * 3600}, immutable"
 _PACKED = {**GUARDS, "Cache-Control": _FOREVER, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-"""Headers of a file that is kept compressed: sixty scripts are asked for at once, and to read and compress each
-anew takes as long as all else on the way to the first numbers."""
+"""Headers of a file that is kept compressed: to do that anew takes as long as all else on the way to the first
+numbers."""
 REVALIDATE = "no-cache"
 _HASHED = re.compile(r"v-([0-9a-f]{16})/(.+)")
 _PLOTLY = "plotly.min.js"
+_FIRST = "js/main.js"
+_ALL = "js/all.js"
+"""The page's modules in one script. It stands beside them, since some look for files beside themselves."""
 
 _PAGE = StaticFiles(directory=FOLDER)
 
@@ -62,6 +66,9 @@ async def static(path: str, request: Request) -> Response:
     tag, path = found.groups() if (found := _HASHED.fullmatch(path)) else (None, path)
     if tag == files_tag() and path in _texts() and "gzip" in request.headers.get("Accept-Encoding", ""):
         return Response(_packed(path), headers={**_PACKED, "Content-Type": _texts()[path]})
+    if path == _ALL:
+        plain = {**GUARDS, "Cache-Control": REVALIDATE, "Content-Type": _texts()[path]}
+        return Response(_read(path), headers=plain)
     files = StaticFiles(directory=_plotly_folder()) if path == _PLOTLY else _PAGE
     # A page that was opened before an update may ask for a file that has changed since.
     return await send_file(files, path, request, _FOREVER if tag == files_tag() else REVALIDATE)
@@ -88,22 +95,26 @@ def _texts() -> dict[str, str]:
     """The scripts and styles by their paths, with their types."""
     types = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
     files = (path for path in FOLDER.rglob("*.*") if path.suffix in types)
-    return {_PLOTLY: types[".js"]} | {path.relative_to(FOLDER).as_posix(): types[path.suffix] for path in files}
+    made = dict.fromkeys((_PLOTLY, _ALL), types[".js"])
+    return made | {path.relative_to(FOLDER).as_posix(): types[path.suffix] for path in files}
 
 
 @functools.cache
 def _packed(path: str) -> bytes:
     """One of `_texts`, compressed."""
-    folder = _plotly_folder() if path == _PLOTLY else FOLDER
-    return gzip.compress((folder / path).read_bytes(), mtime=0)
+    return gzip.compress(_read(path), mtime=0)
+
+
+def _read(path: str) -> bytes:
+    if path == _ALL:
+        return one_script(FOLDER, _FIRST).encode()
+    return ((_plotly_folder() if path == _PLOTLY else FOLDER) / path).read_bytes()
 
 
 @functools.cache
 def _page() -> str:
-    """The page. It asks for all scripts at once, not for each when the one that imports it has come."""
-    scripts = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.js"))
-    ahead = "".join(f'    <link rel="modulepreload" href="static/{script}">\n' for script in scripts)
-    html = (FOLDER / "index.html").read_text(encoding="utf-8").replace("  </head>", f"{ahead}  </head>")
+    """The page, with its modules as one script."""
+    html = (FOLDER / "index.html").read_text(encoding="utf-8").replace(f'"static/{_FIRST}"', f'"static/{_ALL}"')
     return re.sub(r'"static/([^"]+\.(?:css|js))"', rf'"static/v-{files_tag()}/\1"', html)
 
 
