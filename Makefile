@@ -71,7 +71,7 @@ coverage: $(VENV)/.dev
 	    echo "oakum_$$package: $$($(BIN)/coverage report --include="$$package/*" --format=total) %"; \
 	done
 
-## Pictures of every view of the dashboard into screenshots/; ARGS=--docs renews the README's, too.
+## Pictures of the dashboard's views in all states into screenshots/index.html; ARGS=--docs renews the README's, too.
 screenshots: $(VENV)/.dev
 	$(BIN)/python tools/screenshots.py $(ARGS)
 

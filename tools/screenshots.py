@@ -1,97 +1,78 @@
-"""Pictures of every view of the dashboard, in light, dark and on a phone: `make screenshots`.
+"""Pictures of the dashboard in all its states, light and dark, on screens and on a phone: `make screenshots`.
 
-Starts a service of its own with the example trainers, lets history gather, and takes the pictures in Chromium.
+Starts a service of its own with the example trainers, lets history gather, and one that is empty. Draws each view
+as it is, while it loads, without anything and without a service, and has axe read each. `index.html` beside the
+pictures shows all of them, with what is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.chrome.webdriver import WebDriver
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
+from api_under_test import ApiUnderTest
+from dashboard_page import Server
 from oakum_client.rest.client import OakumClient
+from oakum_service.api.auth import Role
+from oakum_service.db.engine import open_engine, upgrade
 from oakum_service.states import TrainerState
+from page_album import Album, Place, browser
+from page_states import VIEWS, View
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ("digits-classifier", "digits-autoencoder")
 DEADLINE_S = 300.0
-
-
-@dataclass(frozen=True)
-class Look:
-    """How the page is looked at."""
-
-    name: str
-    width: int
-    height: int
-    scale: float
-    dark: bool = False
-
-
-LOOKS = (Look("light", 1280, 900, 1), Look("dark", 1280, 900, 1, dark=True), Look("phone", 390, 844, 2))
-
-
-@dataclass(frozen=True)
-class View:
-    """A view of the page: its address after `#/`, and what has to be there before its picture is taken."""
-
-    name: str
-    address: str
-    shown: str
+FURTHER = (
+    View("overview-hour", "?span=3600&order=state", "#overview .trainer"),
+    View("overview-dense", "?span=3600&show=dense", "canvas.density"),
+)
+"""Views of which one picture as they are is enough."""
 
 
 def main() -> None:
     """Take the pictures that the arguments ask for."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "screenshots", help="where the pictures go")
     parser.add_argument("--history-s", type=float, default=120.0, help="seconds of training before the first one")
+    parser.add_argument("--only", default="", metavar="NAMES", help="views to draw, with commas between them")
     parser.add_argument("--docs", action="store_true", help="renew the pictures of the README and the docs, too")
     given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    with running_service() as client, browser() as driver:
-        plan = gather(client, given.history_s)
-        taken = []
-        for view in views(plan, linked(driver, client)):
-            for look in LOOKS:
-                taken.append(given.folder / f"{view.name}-{look.name}.png")
-                taken[-1].write_bytes(picture(driver, client, view, look))
-                print(taken[-1], flush=True)
+    only = set(filter(None, given.only.split(",")))
+    chosen = [view for view in VIEWS if not only or view.name in only]
+    with browser() as driver:
+        album = Album(driver, given.folder)
+        with running_service() as client:
+            plan = gather(client, given.history_s)
+            place = Place(client.address.url, client.address.token or "", EXAMPLES[0], plan)
+            if not only or "sign-in" in only:
+                album.draw_sign_in(place)
+            for view in chosen:
+                album.draw_states(place, view)
+            for view in FURTHER:
+                if not only or view.name in only:
+                    album.draw_full(place, view)
+        with empty_service() as place:
+            for view in chosen:
+                if view.empty is not None:
+                    album.draw_empty(place, view)
+    album.write_index()
     if given.docs:
-        for name, source in (("dashboard", "overview-light"), ("trainer", "trainer-light")):
-            shutil.copyfile(given.folder / f"{source}.png", ROOT / "docs" / "images" / f"{name}.png")
-
-
-def views(plan: int, names: Sequence[str]) -> tuple[View, ...]:
-    """The views: those whose pictures need more than a name, and the others of these `names`. `plan` is the number
-    of a plan that differs from the one before."""
-    own = (
-        View("sign-in", "", "#sign-in"),
-        View("overview", "", "#overview .trainer"),
-        View("trainer", f"trainers/{EXAMPLES[0]}", "#view .trainer .charts"),
-        View("overview-hour", "?span=3600&order=state", "#overview .trainer"),
-        View("overview-dense", "?span=3600&show=dense", "canvas.density"),
-        View("compare", f"compare?trainers={','.join(EXAMPLES)}", "#view tbody th a"),
-        View("submit", "submit", "#field-name"),
-        View("delays", "delays", ".trend tbody tr"),
-        View("plan", f"plans/{plan}", "#view table"),
-    )
-    named = {view.name for view in own}
-    return (*own, *(View(name, name, "#view :is(tbody tr, .empty)") for name in names if name not in named))
+        for name, source in (("dashboard", "overview-full"), ("trainer", "trainer-full")):
+            shutil.copyfile(given.folder / f"{source}-light-1440.png", ROOT / "docs" / "images" / f"{name}.png")
+    for line in album.faults:
+        print(line)
+    sys.exit(1 if album.faults else 0)
 
 
 @contextmanager
@@ -111,6 +92,24 @@ def running_service() -> Iterator[OakumClient]:
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(60)
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def empty_service() -> Iterator[Place]:
+    """A service whose database has a schema and nothing else, without a controller."""
+    folder = Path(tempfile.mkdtemp(prefix="oakum-screenshots-"))
+    engine = open_engine(f"sqlite:///{folder}/oakum.db")
+    upgrade(engine)
+    engine.dispose()
+    api = ApiUnderTest(folder)
+    server = Server()
+    server.app = api.app
+    try:
+        yield Place(server.url.rstrip("/"), api.new_token("anna", Role.ADMIN), "", 0)
+    finally:
+        api.news_for_readers.close()
+        server.stop()
         shutil.rmtree(folder)
 
 
@@ -137,67 +136,6 @@ def wait_for(what: str, probe: Callable[[], object]) -> None:
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"not within {DEADLINE_S:g} s: {what}")
         time.sleep(0.2)
-
-
-@contextmanager
-def browser() -> Iterator[WebDriver]:
-    """A headless Chromium."""
-    options = webdriver.ChromeOptions()
-    options.binary_location = os.environ.get("CHROMIUM", shutil.which("chromium") or "/usr/bin/chromium")
-    for option in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
-        options.add_argument(option)
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver") or "chromedriver"))
-    try:
-        yield driver
-    finally:
-        driver.quit()
-
-
-def linked(driver: WebDriver, client: OakumClient) -> list[str]:
-    """The names of the views, beside the overview, that the page's navigation has a link to."""
-    driver.get(f"{client.address.url}/#token={client.address.token}")
-    wait_for("the navigation", lambda: visible(driver, "#views a"))
-    script = "return [...document.querySelectorAll('#views a')].map(({ dataset }) => dataset.view).filter(Boolean)"
-    return list(driver.execute_script(script))
-
-
-def picture(driver: WebDriver, client: OakumClient, view: View, look: Look) -> bytes:
-    """The whole view as a PNG."""
-    device = {"width": look.width, "height": look.height, "deviceScaleFactor": look.scale}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", device | {"mobile": look.name == "phone"})
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if look.dark else "light"}
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-    driver.delete_all_cookies()
-    driver.get("about:blank")
-    token = "" if view.name == "sign-in" else f"#token={client.address.token}"
-    driver.get(f"{client.address.url}/{token}")
-    if token:
-        wait_for("the account", lambda: visible(driver, "#account"))
-        driver.execute_script("location.hash = arguments[0]", f"#/{view.address}")
-    wait_for(view.shown, lambda: visible(driver, view.shown))
-    settle(driver)
-    # As high as the page: charts are drawn when they come into sight.
-    height = int(driver.execute_script("return document.documentElement.scrollHeight"))
-    whole = device | {"height": max(look.height, height), "mobile": look.name == "phone"}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", whole)
-    settle(driver)
-    shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
-    return base64.b64decode(shot["data"])
-
-
-def visible(driver: WebDriver, selector: str) -> bool:
-    """Whether the page shows such an element."""
-    script = "return document.querySelector(arguments[0])?.checkVisibility() ?? false"
-    return bool(driver.execute_script(script, selector))
-
-
-def settle(driver: WebDriver) -> None:
-    """Return once the page's height has stayed as it is for two refreshes, since charts come after tables."""
-    heights: list[int] = []
-    deadline_s = time.monotonic() + 6.0
-    while time.monotonic() < deadline_s and (len(heights) < 4 or len(set(heights[-4:])) > 1):
-        heights.append(int(driver.execute_script("return document.documentElement.scrollHeight")))
-        time.sleep(1.0)
 
 
 if __name__ == "__main__":
