@@ -18,7 +18,7 @@ from oakum_service.control.launch_records import left_out, suspects
 from oakum_service.control.node_access import NodeAccess
 from oakum_service.control.observe import Observation
 from oakum_service.control.renewal import Ending, endings, renewals, with_successors
-from oakum_service.control.speed_trials import guaranteed_now, unmeasured
+from oakum_service.control.speed_trials import unmeasured
 from oakum_service.control.waiting_times import wait_of
 from oakum_service.db import event_log
 from oakum_service.db.models.plans import PlanRecord
@@ -32,6 +32,7 @@ from oakum_service.states import LIVE_STATES, TimeUse
 from oakum_solver import problem as solver
 from oakum_solver.forecast import HoleForecast, IdleNode, group_nodes, worth_starting
 from oakum_solver.plan import Plan
+from oakum_solver.speed_trials import with_trials
 from oakum_solver.wording import counted
 from oakum_worker.spec import TrainerSpec
 
@@ -72,10 +73,10 @@ def pose(
         offered = leaving_together(offered)
         hosts = hosts_of(offered, observed.snapshot.nodes, held_together(session))
         trainers = tuple(within_hosts(trainer, hosts, offered) for trainer in trainers)
-    trainers = _with_trials(trainers, unmeasured(session, live, now), offered)
+    groups = group_nodes(offered)
     return rules.problem(
-        trainers,
-        group_nodes(offered),
+        with_trials(trainers, unmeasured(session, live, now), groups),
+        groups,
         mean_rest_s=rest_s,
         withheld=len(nodes) - len(offered),
         user_caps=_user_caps(session, trainers, settings, node_hours or NodeHours(), now),
@@ -137,25 +138,6 @@ def _least_start_up_s(trainers: Iterable[solver.PlannedTrainer]) -> float:
     if any(trainer.guaranteed for trainer in trainers):
         return 0.0
     return min((trainer.startup_s for trainer in trainers), default=0.0)
-
-
-def _with_trials(
-    trainers: tuple[solver.PlannedTrainer, ...], unknown: Collection[str], nodes: Sequence[IdleNode]
-) -> tuple[solver.PlannedTrainer, ...]:
-    """The trainers, of which those chosen for a speed trial get their minimum of nodes guaranteed. `unknown` has
-    the names of trainers whose speed is not known."""
-    open_to = Counter(node.access for node in nodes)
-    unknown = {t.id for t in trainers if t.id in unknown and _could_have(t, open_to) >= t.min_nodes}
-    if not unknown:
-        return trainers
-    held = Counter(node.owner for node in nodes if node.owner is not None)
-    tried = guaranteed_now(trainers, unknown, held, len(nodes))
-    return tuple(dataclasses.replace(t, guaranteed=True) if t.id in tried else t for t in trainers)
-
-
-def _could_have(trainer: solver.PlannedTrainer, num_nodes: Mapping[str, int]) -> int:
-    """Number of nodes that the trainer may have, held by others or not; `num_nodes` are all, by their labels."""
-    return sum(n for label, n in num_nodes.items() if trainer.access is None or label in trainer.access)
 
 
 def _user_caps(

@@ -15,13 +15,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from oakum_service.db.models.progress import MeasuredRate
-from oakum_service.documents.rate_window import RateWindow
 from oakum_solver.exploration import Exploration
+from oakum_solver.learnt_curves import WINDOW_S, SizeRate, after_window
 from oakum_worker.protocol import TrainingProgress
 
-_WINDOW_S = 5.0
-"""Seconds of training that make one measurement, which is written at once."""
-_KEPT_WINDOWS = 16
 _FIRST_STEPS = 3
 """Number of steps after a switch that do not count: connections, allocators and caches warm up."""
 _LONGEST_S = 86_400.0
@@ -65,7 +62,7 @@ class RateRecorder:
         window = self._windows.setdefault((trainer_id, progress.nodes), _Window())
         window.samples += samples
         window.seconds += samples / rate
-        if window.seconds >= _WINDOW_S:
+        if window.seconds >= WINDOW_S:
             self._write(session, trainer_id, progress.nodes, window)
             del self._windows[trainer_id, progress.nodes]
 
@@ -93,19 +90,19 @@ class RateRecorder:
 
     def _write(self, session: Session, trainer_id: str, nodes: int, window: _Window) -> None:
         rows = {row.nodes: row for row in measured_rates(session, [trainer_id]).get(trainer_id, [])}
+        rates = {size: size_rate(row) for size, row in rows.items()}
+        rate = after_window(rates, nodes, window.seconds, window.samples, self._exploration)
         row = rows.get(nodes)
         if row is None:
-            row = MeasuredRate(trainer_id=trainer_id, nodes=nodes, recent=())
-            row.seconds = row.samples = row.explored_s = 0.0
+            row = MeasuredRate(trainer_id=trainer_id, nodes=nodes)
             session.add(row)
-        trained_s = {size: row.seconds for size, row in rows.items()}
-        budget = self._exploration.budget(trained_s, {size: row.explored_s for size, row in rows.items()})
-        if self._exploration.tries(nodes, trained_s, budget):
-            row.explored_s += min(window.seconds, self._exploration.min_seconds - row.seconds)
-        row.seconds += window.seconds
-        row.samples += window.samples
-        newest = RateWindow(window.seconds, window.samples / window.seconds)
-        row.recent = (*row.recent[1 - _KEPT_WINDOWS :], newest)
+        row.seconds, row.samples = rate.seconds, rate.samples
+        row.explored_s, row.recent = rate.explored_s, rate.recent
+
+
+def size_rate(row: MeasuredRate) -> SizeRate:
+    """What the row says."""
+    return SizeRate(row.nodes, row.seconds, row.samples, row.explored_s, row.recent)
 
 
 def measured_rates(session: Session, trainers: Collection[str]) -> dict[str, list[MeasuredRate]]:

@@ -19,9 +19,9 @@ from oakum_service.db.models.progress import MeasuredRate
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.crash import NewestCrash
 from oakum_service.documents.grant import Grant
-from oakum_service.documents.rate_window import RateWindow
 from oakum_service.documents.time_account import TimeAccount
 from oakum_service.states import TimeUse
+from oakum_solver.learnt_curves import RateWindow
 from oakum_worker.protocol import Phase
 from oakum_worker.spec import TrainerSpec
 from plan_records import plan_record

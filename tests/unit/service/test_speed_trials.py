@@ -11,13 +11,14 @@ import pytest
 from cells import each
 from empty_databases import new_sessions
 from oakum_service.control.fragment_ends import end_fragment
-from oakum_service.control.speed_trials import LONGEST_S, guaranteed_now, unmeasured
+from oakum_service.control.speed_trials import unmeasured
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models.fragments import Fragment, FragmentState
 from oakum_service.db.models.progress import MeasuredRate
 from oakum_service.db.models.trainers import Trainer
 from oakum_solver.objectives import NamedObjective
 from oakum_solver.problem import Curve, PlannedTrainer
+from oakum_solver.speed_trials import LONGEST_S, guaranteed_now
 from oakum_worker.protocol import TrainingProgress
 from oakum_worker.spec import TrainerSpec
 from virtual_site import VirtualSite

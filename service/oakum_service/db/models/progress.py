@@ -7,7 +7,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from oakum_service.db.json_columns import JsonOf
 from oakum_service.db.models.base import Base, RowId
-from oakum_service.documents.rate_window import RateWindow
+from oakum_solver.learnt_curves import RateWindow
 
 
 class ProgressSample(Base):
