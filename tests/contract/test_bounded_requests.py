@@ -185,6 +185,12 @@ def busy(looked: ApiUnderTest) -> ApiUnderTest:
     own = {"id": "'t-' || n.i", "spec": f"'{spec}'", "submitted_at": f"{NOW} - n.i"}
     repeat(looked, "trainers", 50, f"t.id = '{trainer}'", own)
     metrics = json.dumps({f"accuracy-of-class-{number}": 0.5 for number in range(1000)})
+    insert(
+        looked,
+        "node_uses (trainer_id, node, at, after_gap, reports, cpu, own_cpu, memory, own_memory, gpu, gpu_memory)",
+        f"'{trainer}', 'n' || (n.i % 1000), {NOW} - 10.0 * n.i, 1 = 0, 1, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5",
+        12_000,
+    )
     insert(looked, "evaluations (trainer_id, step, at, metrics)", f"'{trainer}', n.i, {NOW}, '{metrics}'", 200)
     return looked
 
@@ -213,6 +219,8 @@ def test_an_answer_is_cut_where_it_would_take_long(busy: ApiUnderTest, monkeypat
     assert window["from_at"] < NOW - 10 * bars.MOST_ENDED < rows["kept_from"] < NOW
     picture = got("/v1/timeline/occupancy", **window, columns=2000, bands=500)
     assert picture["columns"] * len(picture["bands"]) <= 200_000
+    uses = got("/v1/trainers/digits/node-use", limit=1000)
+    assert (len(uses["nodes"]), len(uses["points"]) <= 1001) == (200, True)
     assert max(took_s.values()) < 3 * MOST_S, took_s
 
 
