@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,28 @@ def test_ranks_number_gpus_as_the_scheduler_does(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     environment = RankStarter(tmp_path / "fragment.json", 1, 1)._environment()
     assert (environment["CUDA_VISIBLE_DEVICES"], environment["CUDA_DEVICE_ORDER"]) == ("3,1", "PCI_BUS_ID")
+
+
+def test_torchs_watchdog_of_nccl_ends_no_rank(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever a user has set; what only looks after the watchdog is the user's."""
+    for name in [name for name in os.environ if name.startswith("TORCH_NCCL_")]:
+        monkeypatch.delenv(name)
+    starter = RankStarter(tmp_path / "fragment.json", 0, 1)
+    expected = {
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+        "TORCH_NCCL_ENABLE_MONITORING": "0",
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "21600",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    }
+    assert expected.items() <= starter._environment().items()
+    assert not caplog.messages
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
+    monkeypatch.setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+    assert (expected | {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}).items() <= starter._environment().items()
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("TORCH_NCCL_ASYNC_ERROR_HANDLING=3 is not passed on to ranks")
 
 
 def test_a_rank_computes_on_the_gpu_of_its_model(chosen: list[torch.device]) -> None:

@@ -26,6 +26,14 @@ _RANK = "oakum_worker.rank.process"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Niceness of ranks: the scheduler's daemon, which may want the node back, and the leaving agent go first.
 _BEHIND_OTHERS = 5
+_WATCHDOG = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+_NO_WATCHDOG = "0"
+_OF_NCCL = {
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "21600",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+}
+"""torch's monitor of its watchdog ends processes, and writes dumps, unless told not to. A user's values stand."""
 _THREADS_OF_FORKS = 1
 """Threads of a forked rank: libraries read the number as they load, which they did in the server."""
 
@@ -136,8 +144,22 @@ class RankStarter:
         environment[VISIBLE] = own_gpu_first(environment.get(VISIBLE, ""), self.local_rank)
         # Broken rendezvous are routine here; keep torch from printing a C++ stack trace for each.
         environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        _refuse_watchdog(environment)
+        for name, value in _OF_NCCL.items():
+            environment.setdefault(name, value)
         environment[VARIABLE] = str(compile_cache(environment, self._config_file.parent))
         return environment
+
+
+def _refuse_watchdog(environment: dict[str, str]) -> None:
+    """Have torch's watchdog of NCCL leave collectives alone that fail or last. It would end the process, which has
+    the state, or abort them without a word, and training would go on from what they leave."""
+    given = environment.get(_WATCHDOG, _NO_WATCHDOG)
+    if given != _NO_WATCHDOG:
+        _log.warning(
+            "%s=%s is not passed on to ranks: Oakum itself ends collectives of lost ranks", _WATCHDOG, given
+        )
+    environment[_WATCHDOG] = _NO_WATCHDOG
 
 
 def own_gpu_first(visible: str, local_rank: int) -> str:
