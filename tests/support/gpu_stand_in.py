@@ -158,13 +158,13 @@ class _Module:
 
     def set_device(self, device: Any) -> None: ...
 
-    def current_stream(self, device: Any = None) -> Stream:
+    def current_stream(self, device: Any = None) -> Any:
         return stream()
 
-    def default_stream(self, device: Any = None) -> Stream:
+    def default_stream(self, device: Any = None) -> Any:
         return _DEFAULT_STREAMS[place()]
 
-    def stream(self, chosen: Stream) -> Any:
+    def stream(self, chosen: Any) -> Any:
         return _on_stream(chosen)
 
     def synchronize(self, device: Any = None) -> None:
@@ -219,7 +219,9 @@ class StandInTensor(torch.Tensor):
         return self.detach().cpu().tolist()
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return _run(function, *args, **(kwargs or {}))
 
 
@@ -275,14 +277,14 @@ def at(where: int) -> Iterator[torch.device]:
 
 def _start(start: Any, thread: threading.Thread) -> None:
     """Start a thread at the place of the one that starts it."""
-    where, run = getattr(_PRESENT, "place", None), thread.run
+    chosen, run = getattr(_PRESENT, "place", None), thread.run
 
-    def run_there() -> None:
+    def run_there(where: int) -> None:
         with at(where):
             run()
 
-    if where is not None:
-        thread.run = run_there  # type: ignore[method-assign]
+    if chosen is not None:
+        thread.run = functools.partial(run_there, chosen)  # type: ignore[method-assign]
     start(thread)
 
 
@@ -307,10 +309,10 @@ def _tensor(make: Any, data: Any, *, device: Any = None, **options: Any) -> torc
 
 
 _setup_privateuseone_for_python_backend(NAME, backend_module=_Module(), hook=_Hooks())
-threading.Thread.start = functools.partialmethod(  # type: ignore[method-assign]
+threading.Thread.start = functools.partialmethod(  # type: ignore[method-assign, assignment]
     lambda thread, start: _start(start, thread), threading.Thread.start
 )
 torch.tensor = functools.partial(_tensor, torch.tensor)
-_LIBRARY = torch.library.Library("_", "IMPL")
+_LIBRARY: Any = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]
 _LIBRARY.fallback(_run, "PrivateUse1")
 DEVICE = torch.device(NAME, 0)

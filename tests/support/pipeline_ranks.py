@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache, partial
+from operator import methodcaller
 from typing import Any, TypeVar
 
 import torch
@@ -176,11 +177,11 @@ class Pipeline:
     recompute: bool = False
     message_driven: bool = False
     cuts: tuple[range, ...] | None = None
-    on_gpus: bool = False
-    """Each rank on one of its own, else all on the CPU."""
+    kind: str = "cpu"
+    """Of the ranks' devices. Each rank has one of its own, except on the CPU."""
 
     def device_of(self, rank: int) -> torch.device:
-        return torch.device("cuda", rank) if self.on_gpus else CPU
+        return torch.device(self.kind, rank if self.kind == "cuda" else 0) if self.kind != "cpu" else CPU
 
     def cut(self, chain: Chain) -> tuple[range, ...]:
         return self.cuts or partition([1.0] * len(chain.layers), self.schedule.num_stages)
@@ -254,8 +255,9 @@ def take_part(pipeline: Pipeline, training: Training, rank: int, subgroups: Subg
     with _GENERATOR:
         chain = training.build()
     device = pipeline.device_of(rank)
+    move = move_to_stand_in if pipeline.kind == "stand_in" else methodcaller("to", device)
     for layer in chain.layers:
-        layer.to(device)
+        move(layer)
     member = Rank(pipeline, chain, rank, subgroups)
     optimizer = training.optimizer(member.gradients.parameters, lr=training.lr)
     losses = []
@@ -303,7 +305,7 @@ train_once_alone = lru_cache(train_alone)
 def train_in_threads(pipeline: Pipeline, training: Training) -> list[Outcome]:
     """Train a pipeline with one thread for each rank; returns the outcome of each rank."""
     return in_threads(
-        pipeline.world_size, lambda rank, groups: take_part(pipeline, training, rank, groups), pipeline.on_gpus
+        pipeline.world_size, lambda rank, groups: take_part(pipeline, training, rank, groups), pipeline.kind
     )
 
 
@@ -312,19 +314,48 @@ def train_in_memory(pipeline: Pipeline, training: Training) -> list[Outcome]:
     return in_turns(pipeline.world_size, lambda rank, groups: take_part(pipeline, training, rank, groups))
 
 
-def in_threads(world_size: int, function: Callable[[int, StoreSubgroups], R], on_gpus: bool = False) -> list[R]:
+def in_threads(world_size: int, function: Callable[[int, StoreSubgroups], R], kind: str = "cpu") -> list[R]:
     """Run `function(rank, subgroups)` in one thread for each rank of a generation; returns each rank's result.
+    `kind` is that of the ranks' devices.
 
     All groups stay until all ranks have returned: a rank may return while another one still connects to it."""
     store = dist.HashStore()
-    subgroups = [meeting_at(store, rank, on_gpus=on_gpus) for rank in range(world_size)]
+    subgroups = [meeting_at(store, rank, on_gpus=kind != "cpu") for rank in range(world_size)]
 
     def as_rank(rank: int) -> R:
-        if on_gpus:
+        if kind == "cuda":
             torch.cuda.set_device(rank)
-        return function(rank, subgroups[rank])
+        with device_stand_in(kind, rank):
+            return function(rank, subgroups[rank])
 
-    return RankThreads(as_rank, range(world_size)).results()
+    with nccl_stand_in(kind):
+        return RankThreads(as_rank, range(world_size)).results()
+
+
+def device_stand_in(kind: str, place: int) -> AbstractContextManager[Any]:
+    """Context in which this thread has a device of its own, where that is to be what stands in for a GPU. torch is
+    told of it as late as here: it is told for good."""
+    if kind != "stand_in":
+        return nullcontext()
+    from gpu_stand_in import at
+
+    return at(place)
+
+
+def move_to_stand_in(module: nn.Module) -> None:
+    """Move the module's parameters to the device that stands in for a GPU."""
+    from gpu_stand_in import move
+
+    move(module)
+
+
+def nccl_stand_in(kind: str) -> AbstractContextManager[Any]:
+    """Context in which this process forms groups of what stands in for NCCL, on such devices."""
+    if kind != "stand_in":
+        return nullcontext()
+    from nccl_stand_in import in_place_of_nccl
+
+    return in_place_of_nccl()
 
 
 def die_once(others_have_formed: threading.Event, subgroups: StoreSubgroups) -> None:

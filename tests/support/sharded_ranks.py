@@ -22,6 +22,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -43,6 +44,7 @@ from oakum_worker.parallel.template import ModelTemplate, UnitSizes
 from oakum_worker.protocol import Endpoint, Generation, Member
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
+from pipeline_ranks import device_stand_in, move_to_stand_in, nccl_stand_in
 from rank_processes import fork_context
 from training_ranks import build_spec, build_task
 from waiting import DEADLINE_S, wait_until
@@ -96,6 +98,8 @@ class Script:
     """Whether pipelines and grids are arranged by measured times, which may differ from run to run."""
     awaits_ends: bool = False
     """Whether each act waits until the process groups of earlier acts are gone."""
+    kind: str = "cpu"
+    """Of the ranks' devices."""
     afresh: bool = False
     """Whether no other script has used the processes before."""
 
@@ -140,11 +144,12 @@ class _Process:
         self._before_bytes = _forget_peak()
         self._groups: list[weakref.ref[Any]] = []
         self.outcome = Outcome()
+        self._task = partial(_on_stand_in, script.task) if script.kind == "stand_in" else script.task
         self._endpoints: list[Endpoint] = []
         spec = build_spec(**{"parallel": {"data": "sharded"}, **script.spec})
         # Each block of a model is gathered on its own, small as it is.
         with unittest.mock.patch.dict(ModelTemplate.__init__.__kwdefaults__, sizes=UnitSizes(0, 0)):
-            self._loop = TrainingLoop(script.task(), spec)
+            self._loop = TrainingLoop(self._task(), spec)
         checkpoints = DurableCheckpoints(Path(script.folder), keep=spec.checkpoint.keep)
         self._keeper = self._loop.assembly.make_keeper(KeeperContext(self._loop.state, spec, checkpoints, self))
 
@@ -226,7 +231,8 @@ class _Process:
         is_pipeline = "pipeline" in self._script.spec.get("parallel", {})
         if self._act == len(self._script.acts) and is_pipeline:
             held = dict(self._loop.task.model.named_parameters())
-            self.outcome.weights = {name: p.detach().numpy().copy() for name, p in held.items() if not p.is_meta}
+            real = {name: p.detach().cpu() for name, p in held.items() if not p.is_meta}
+            self.outcome.weights = {name: value.numpy().copy() for name, value in real.items()}
         if self._act < len(self._script.acts) or not self._script.finish:
             self._keeper.before_switch(generation, rank)
         else:
@@ -256,6 +262,16 @@ def _in_tests(measured: bool) -> Iterator[None]:
                 patches.enter_context(unittest.mock.patch.object(arranger, "measure_model"))
                 patches.enter_context(unittest.mock.patch.object(arranger, "measure_links"))
         yield
+
+
+def _on_stand_in(build: Callable[[], Task]) -> Task:
+    """A task whose model and samples are on what stands in for a GPU."""
+    task = build()
+    move_to_stand_in(task.model)
+    for name, samples in list(vars(task.dataset).items()):
+        if isinstance(samples, torch.Tensor):
+            setattr(task.dataset, name, samples.to("stand_in"))
+    return task
 
 
 def _let_die(loop: TrainingLoop, step: int, after: int) -> None:
@@ -307,7 +323,7 @@ def _main(line: Connection, stacks: Path) -> None:
         while True:
             script, number = line.recv()
             torch.set_rng_state(drawn)
-            with _in_tests(script.measured):
+            with _in_tests(script.measured), nccl_stand_in(script.kind), device_stand_in(script.kind, 0):
                 _Process(script, number, line).run()
             gc.collect()
     except EOFError:

@@ -34,7 +34,7 @@ from oakum_worker.errors import TaskError
 from oakum_worker.parallel.chunks import Chunk, share_of
 from oakum_worker.parallel.lost_peers import LostInPasses, collective_of_passes
 from oakum_worker.parallel.subgroups import Subgroups
-from oakum_worker.parallel.waiting import all_gather, all_reduce
+from oakum_worker.parallel.waiting import all_gather, all_reduce, refuse_cut
 from oakum_worker.spec import TrainerSpec
 
 if TYPE_CHECKING:
@@ -257,6 +257,7 @@ def _refuse_other_shapes(values: torch.Tensor, group: dist.ProcessGroup) -> None
     own = torch.zeros(_MOST_DIMENSIONS + 1, dtype=torch.int64, device=values.device)
     own[: len(described)] = torch.tensor(described)
     descriptions = {tuple(one.tolist()) for one in all_gather(own, group)}
+    refuse_cut(values.device)
     if len(descriptions) > 1:
         shapes = ", ".join(sorted({str(one[2 : 1 + one[0]]) for one in descriptions}))
         raise TaskError(

@@ -23,10 +23,10 @@ from training_ranks import Points, build_spec
 
 
 def devices(number: int) -> pytest.MarkDecorator:
-    """Run on the CPU, and on that many GPUs where there are so many."""
+    """Run on the CPU, on what stands in for GPUs, and on that many GPUs where there are so many."""
     too_few = torch.cuda.device_count() < number
     gpus = pytest.param("cuda", marks=pytest.mark.skipif(too_few, reason=f"needs cuda: {number} devices"))
-    return pytest.mark.parametrize("device", ["cpu", gpus])
+    return pytest.mark.parametrize("device", ["cpu", "stand_in", gpus])
 
 
 @devices(2)
@@ -34,7 +34,7 @@ def devices(number: int) -> pytest.MarkDecorator:
 def test_a_pipeline_makes_the_weights_of_a_single_process(name: str, device: str) -> None:
     schedule = build("1f1b" if name == "message-driven" else name, num_workers=2, num_micro_batches=4)
     training = Training(num_steps=3, sizes=(2,) * 4)
-    pipeline = Pipeline(schedule, message_driven=name == "message-driven", on_gpus=device == "cuda")
+    pipeline = Pipeline(schedule, message_driven=name == "message-driven", kind=device)
     expected = train_alone(training).weights
     for outcome in train_in_threads(pipeline, training):
         for parameter, weight in outcome.weights.items():
@@ -47,7 +47,7 @@ def test_a_chimera_of_four_workers_has_links_in_both_directions(device: str) -> 
     schedule = build("chimera", num_workers=4, num_micro_batches=4)
     training = Training(num_steps=2)
     expected = train_alone(training).weights
-    for outcome in train_in_threads(Pipeline(schedule, on_gpus=device == "cuda"), training):
+    for outcome in train_in_threads(Pipeline(schedule, kind=device), training):
         for parameter, weight in outcome.weights.items():
             torch.testing.assert_close(weight, expected[parameter], rtol=0, atol=1e-9)
 
@@ -64,7 +64,7 @@ def test_a_torus_sums_over_all_ranks(length: int, device: str) -> None:
         torus.close()
         return summed
 
-    first, *others = in_threads(4, run, on_gpus=device == "cuda")
+    first, *others = in_threads(4, run, kind=device)
     torch.testing.assert_close(first, torch.stack(tensors).sum(0))
     assert all(torch.equal(first, other) for other in others)
 
@@ -84,7 +84,7 @@ def test_synchronised_batch_norm_is_that_of_the_whole_batch(device: str) -> None
         normalised: torch.Tensor = layer(shares[rank].to(device))
         return normalised.detach().cpu()
 
-    for one, other in zip(in_threads(2, run, on_gpus=device == "cuda"), expected, strict=True):
+    for one, other in zip(in_threads(2, run, kind=device), expected, strict=True):
         torch.testing.assert_close(one, other.detach(), rtol=1e-12, atol=1e-12)
 
 

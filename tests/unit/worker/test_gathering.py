@@ -21,6 +21,7 @@ from gathering_tasks import (
 )
 from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.gathering import Gathering, gather_batch, own_rows
+from oakum_worker.parallel import waiting
 from oakum_worker.parallel.chunks import equal_chunks, share_of
 from oakum_worker.parallel.lost_peers import LostInPasses
 from oakum_worker.rehearsal import rehearse
@@ -212,17 +213,18 @@ def test_a_lost_rank_is_a_lost_group_and_the_step_is_not_taken() -> None:
     assert loops[0].step_count == 0
 
 
-def test_what_is_found_wrong_with_aborted_collectives_is_a_lost_group() -> None:
+def test_what_is_found_wrong_with_aborted_collectives_is_a_lost_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on GPUs, where they give anything: shapes that differ, for one."""
 
     def void(model: Any, batch: Any) -> Any:
         raise TaskError("ranks gather rows of different shapes")
 
     loop = loops_of(1, void)[0]
-    loop.ranks.device = torch.device("cuda")
+    monkeypatch.setattr(loop.ranks, "device", torch.device("cuda"))
+    monkeypatch.setattr(loop.ranks, "group", object())
     with pytest.raises(TaskError, match="different shapes"):
         loop.step()
-    loop.ranks.is_over = lambda: True
+    monkeypatch.setattr(waiting._CONNECTIONS, "are_cut", lambda: True)
     with pytest.raises(GroupError, match="ended the generation during a step"):
         loop.step()
 

@@ -168,10 +168,23 @@ def test_a_rank_that_waits_on_when_its_generation_is_over_says_that_it_hangs(
     task_clock.computing_since_s = None
     told: SimpleQueue[str] = SimpleQueue()
     news.send.side_effect = lambda hangs=False, warning="", **_: told.put(warning) if hangs else None
+    group.is_aborting = False
     wait = as_if_of_torch("def wait(told, timeout):\n    return told.get(timeout=timeout)")["wait"]
     pulse = (news, task_clock, group, reporter, 3600.0)
     threading.Thread(target=give_signs_of_life, args=pulse, daemon=True).start()
     assert wait(told, DEADLINE_S) == "it still waited for lost ranks after 0 s"
+
+
+def test_a_rank_whose_collectives_are_not_ended_by_their_abort_says_that_it_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The driver of a GPU may wait for ever; no thread then stands where ranks wait for others."""
+    monkeypatch.setattr("oakum_worker.rank.threads._LEAVE_S", 0.0)
+    news, task_clock, group, reporter = (Mock() for _ in range(4))
+    task_clock.computing_since_s = None
+    group.is_aborting = True
+    give_signs_of_life(news, task_clock, group, reporter, 3600.0)
+    news.send.assert_called_once_with(hangs=True, warning="it still waited for lost ranks after 0 s")
 
 
 def test_a_rank_that_gathers_a_batch_waits_for_the_others() -> None:

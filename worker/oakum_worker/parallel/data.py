@@ -44,7 +44,7 @@ from oakum_worker.parallel.step_engine import (
 )
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.torus import TorusAllReduce, grid
-from oakum_worker.parallel.waiting import wait_for
+from oakum_worker.parallel.waiting import refuse_void, wait_for
 from oakum_worker.spec_options import AllReduce
 
 _FIRST_BUCKET_BYTES = 1 << 20
@@ -231,6 +231,8 @@ class GradientReducer(StepEngine):
             self._send_next()
         for bucket in self._buckets:
             self._wait_for(bucket)
+        if self._group is not None:
+            refuse_void(self._tail.device)
         loss, num_samples, signal, flag, *noise = self._tail.tolist()
         factor = self._to_mean(num_samples)
         loss *= factor

@@ -27,10 +27,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 
-import torch
 import torch.distributed as dist
 
 from oakum_worker.errors import GroupError
+from oakum_worker.parallel import nccl
 from oakum_worker.parallel.broken_groups import let_go_of
 from oakum_worker.parallel.group_sockets import deafen, is_connection, own_sockets, shut_down
 from oakum_worker.parallel.stations import node_sizes
@@ -82,6 +82,8 @@ class GenerationGroup:
         self._cut_s = math.inf
         """When `cut` first broke the present generation's group, on the monotonic clock; infinite before."""
         self._subgroups: StoreSubgroups | None = None
+        self._aborts: list[threading.Thread] = []
+        """Threads that abort what NCCL does of the generation; each may wait for the device."""
         self._widening: set[str] | None = None
         """While a subgroup is being formed: the sockets that existed before. None at other times."""
 
@@ -95,6 +97,11 @@ class GenerationGroup:
     def is_to_be_left(self) -> bool:
         """Whether the present generation's group was cut and is still there."""
         return self.is_cut and self._number is not None
+
+    @property
+    def is_aborting(self) -> bool:
+        """Whether NCCL has not yet ended what it did of the generation that was cut."""
+        return any(thread.is_alive() for thread in self._aborts)
 
     def form(self, generation: Generation, rank: int) -> dist.ProcessGroup | None:
         """Form the generation's group: wait for the other ranks and connect to each. None when this rank is
@@ -115,7 +122,7 @@ class GenerationGroup:
             self._store_sockets = set(own_sockets()) - self._before
             wait_for_all_ranks(store, size, COLLECTIVE_TIMEOUT)
             dist.init_process_group(
-                _backend(),
+                nccl.backend(),
                 store=store,
                 rank=rank,
                 world_size=size,
@@ -142,10 +149,10 @@ class GenerationGroup:
                 rank,
                 COLLECTIVE_TIMEOUT,
                 node_sizes=node_sizes(generation.stations),
-                on_gpus=_backend() != "gloo",
+                on_gpus=nccl.is_in_use(),
                 secret=secret,
             )
-        give_up_where(partial(self._is_disconnected, generation.number))
+        give_up_where(partial(self._is_disconnected, generation.number), lambda: self.is_cut)
         if was_cut:  # and has connected after that
             self.leave()
             raise GroupError(f"generation {generation.number} was ended by the service while it was formed")
@@ -219,8 +226,12 @@ class GenerationGroup:
                 return client
 
     def leave(self) -> None:
-        """Release the generation's group, whether it is broken or not. Does nothing without a group."""
+        """Release the generation's group, whether it is broken or not. Does nothing without a group. Waits until
+        NCCL's collectives have been aborted, if they were."""
+        for thread in self._aborts:
+            thread.join()
         with self._lock:
+            self._aborts = []
             groups = self._broken_groups()
             self._number, self._sockets, self._subgroups, client = None, None, None, self._client
             self._client = None
@@ -235,8 +246,8 @@ class GenerationGroup:
 
     def _broken_groups(self) -> list[dist.ProcessGroup]:
         """The generation's groups, if releasing one of them may never end: where the generation was cut or one of
-        its connections is closed. Empty else, and on nodes with GPUs."""
-        if self._sockets is None or dist.group.WORLD is None or _backend() != "gloo":
+        its connections is closed. Empty else."""
+        if self._sockets is None or dist.group.WORLD is None:
             return []
         if not self.is_cut and self._sockets <= own_sockets().keys():
             return []
@@ -255,11 +266,10 @@ class GenerationGroup:
             for name, descriptor in own_sockets().items():
                 if self._is_of_group(name):
                     shut_down(descriptor, own_port=self.endpoint.port)
-            world = dist.group.WORLD if self._sockets is not None else None
-            if world is not None and _backend() != "gloo":
-                world.abort()
-                if self._subgroups is not None:
-                    self._subgroups.abort()
+            if nccl.is_in_use() and not self._aborts:
+                world = dist.group.WORLD if self._sockets is not None else None
+                formed = self._subgroups.formed if self._subgroups is not None else []
+                self._aborts = nccl.abort([*([] if world is None else [world]), *formed])
             return self._number
 
     def _is_disconnected(self, number: int) -> bool:
@@ -306,14 +316,9 @@ class _OwnSubgroups:
         return self._group.form_subgroup(name, ranks)
 
 
-def _backend() -> str:
-    """torch's name of the backends: gloo for tensors on the CPU and, where the node has GPUs, NCCL for theirs."""
-    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-
-
 def _deafen(names: set[str]) -> None:
     """Let gloo hear no stranger on the sockets `names`; NCCL connects when it is first used, and is left alone."""
-    if _backend() == "gloo":
+    if not nccl.is_in_use():
         deafen(names)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from oakum_worker.errors import GroupError
-from oakum_worker.parallel.waiting import broadcast
+from oakum_worker.parallel.waiting import broadcast, refuse_void
 from oakum_worker.state.tree import assemble, dismantle, empty_tensors
 
 _CHUNK_BYTES = 64 << 20
@@ -35,6 +35,7 @@ def broadcast_state(state: Any, group: dist.ProcessGroup, rank: int, source: int
         tensors = empty_tensors(document)
         for chunk in _chunks(tensors):
             _receive_chunk(chunk, group, source, device)
+        refuse_void(device)
     except RuntimeError as error:
         raise GroupError(f"a rank was lost while the state was shared: {error}") from error
     return assemble(document, tensors)
@@ -49,8 +50,10 @@ def _send_document(document: Any, group: dist.ProcessGroup, source: int, device:
 def _receive_document(group: dist.ProcessGroup, source: int, device: torch.device) -> Any:
     length = torch.zeros(1, dtype=torch.int64, device=device)
     broadcast(length, group, source)
+    refuse_void(device)
     text = torch.empty(int(length), dtype=torch.uint8, device=device)
     broadcast(text, group, source)
+    refuse_void(device)
     return json.loads(bytes(text.tolist()))
 
 

@@ -121,12 +121,6 @@ class StoreSubgroups:
         except (OSError, RuntimeError) as error:
             raise GroupError(f"the group {name} was not confirmed by all of its members: {error}") from error
 
-    def abort(self) -> None:
-        """Abort NCCL's collectives in all groups. `GenerationGroup.cut` does the same for gloo."""
-        if self._on_gpus:
-            for group in self.formed:
-                group.abort()
-
     def _meet(self, store: dist.Store, rank: int, size: int) -> dist.ProcessGroup:
         wait_for_all_ranks(store, size, self.timeout)
         return new_group(

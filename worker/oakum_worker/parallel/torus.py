@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, Self
 import torch
 import torch.distributed as dist
 
+from oakum_worker.parallel import nccl
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.waiting import all_gather_flat, all_reduce, reduce_scatter_flat, wait_for
 
@@ -89,7 +90,8 @@ class TorusAllReduce:
         self._failure: Exception | None = None
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._stream: torch.cuda.Stream | None = None
+        self._stream: Any = None
+        """On a GPU: the stream of the phases."""
         self.close = weakref.finalize(self, self._jobs.put, None)
         """Ends the thread after the work already started. Runs by itself when the object is garbage-collected."""
 
@@ -121,7 +123,7 @@ class TorusAllReduce:
 
         The future raises `RuntimeError` when a rank is gone.
         """
-        if flat.is_cuda:
+        if nccl.orders(flat.device):
             return self._start_on_stream(flat)
         if self._thread is None:
             self._thread = threading.Thread(target=_work_off, args=(self._jobs,), name="torus", daemon=True)
@@ -142,11 +144,12 @@ class TorusAllReduce:
             future.set_result(flat)
 
     def _start_on_stream(self, flat: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        device: Any = torch.get_device_module(flat.device)
         if self._stream is None:
-            self._stream = torch.cuda.Stream(flat.device)
-        self._stream.wait_stream(torch.cuda.current_stream(flat.device))
+            self._stream = device.Stream(flat.device)
+        self._stream.wait_stream(device.current_stream(flat.device))
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[flat.device])
-        with torch.cuda.stream(self._stream):
+        with device.stream(self._stream):
             # With NCCL, waiting for an operation or for the future makes only the stream wait.
             flat.record_stream(self._stream)
             self._settle(future, flat)
@@ -165,7 +168,7 @@ class TorusAllReduce:
 def _reduce_scatter(flat: torch.Tensor, row: dist.ProcessGroup) -> torch.Tensor:
     """Reduce-scatter over the row: returns this rank's part of the sum, shape (length / X,)."""
     group: Any = row
-    if flat.is_cuda:
+    if nccl.orders(flat.device):
         own = flat.new_empty(len(flat) // row.size())
         reduce_scatter_flat(own, flat, row)
         return own

@@ -25,6 +25,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from oakum_worker.errors import GroupError
+from oakum_worker.parallel import nccl
 from oakum_worker.torch_internals import begin_all_gather_flat, begin_reduce_scatter_flat
 
 R = TypeVar("R")
@@ -40,22 +42,38 @@ class _Connections:
 
     def __init__(self) -> None:
         self.are_closed: Callable[[], bool] = lambda: False
+        self.are_cut: Callable[[], bool] = lambda: False
 
 
 _CONNECTIONS = _Connections()
 
 
-def give_up_where(are_closed: Callable[[], bool]) -> None:
+def give_up_where(are_closed: Callable[[], bool], are_cut: Callable[[], bool] = lambda: False) -> None:
     """Tell how waits that begin from now on find out that they are in vain: by `are_closed()`, whether all
     connections to other ranks are closed. Such a wait raises `dist.DistNetworkError` within a second if gloo does
-    not end it. To be called for each generation."""
-    _CONNECTIONS.are_closed = are_closed
+    not end it. `are_cut()` is whether they have been cut, for `refuse_void`. To be called for each generation."""
+    _CONNECTIONS.are_closed, _CONNECTIONS.are_cut = are_closed, are_cut
+
+
+def refuse_void(device: torch.device) -> None:
+    """Wait until all collectives of tensors on `device` have ended, and raise `GroupError` if the generation is
+    over by then: on GPUs collectives that were aborted raise nothing, and leave anything in their tensors. To be
+    called before what other ranks have sent is read or relied on. Does nothing for a CPU, whose waits raise errors
+    themselves."""
+    nccl.synchronise(device)
+    refuse_cut(device)
+
+
+def refuse_cut(device: torch.device) -> None:
+    """As `refuse_void`, without waiting for the device: after an error that what was void may have caused."""
+    if nccl.orders(device) and _CONNECTIONS.are_cut():
+        raise GroupError("the service ended the generation during a step: the results of its collectives are void")
 
 
 def wait_for(work: Any, tensor: torch.Tensor) -> None:
     """Wait until a collective on `tensor`, a `dist.Work` or a future of one, has ended. Raises `RuntimeError` when
     a rank is gone. With NCCL only the CUDA stream waits."""
-    if tensor.is_cuda or isinstance(work, torch.futures.Future):
+    if nccl.orders(tensor.device) or isinstance(work, torch.futures.Future):
         work.wait()
         return
     are_closed = _CONNECTIONS.are_closed
@@ -99,7 +117,7 @@ def wait_for_messages(
     """
     on_wire = []
     for work, message in messages:
-        if message.is_cuda:
+        if nccl.orders(message.device):
             work.wait()
         else:
             on_wire.append(work)

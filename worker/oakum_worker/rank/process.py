@@ -302,7 +302,6 @@ def main(config_file: str, local_rank: str, news_descriptor: str, memory: str, a
         loop = of
         use_device(next(loop.task.model.parameters()).device, config.num_ranks)
         loop.start_readers()
-        loop.ranks.is_over = lambda: group.is_cut
         checkpoints.finite = tensors_to_be_finite(loop.task.model, loop.loss_parts.spec.divergence)
         threading.Thread(target=checkpoints.prepare, daemon=True, name="imports").start()
         process = _ThisProcess(config, int(local_rank), mailbox, news)

@@ -82,7 +82,7 @@ def give_signs_of_life(
     in one step, or when the training thread does not stop to wait for ranks of a generation that is over; the hang
     is then reported, and the agent kills the rank."""
     clock = StepClock(lambda: task_clock.computing_since_s, waits_for_others)
-    vigil = Vigil(lambda: group.is_to_be_left and waits_for_others())
+    vigil = Vigil(lambda: group.is_to_be_left and (group.is_aborting or waits_for_others()))
     while not clock.exceeds(step_timeout_s):
         if vigil.lasts(_LEAVE_S):
             news.send(hangs=True, warning=f"it still waited for lost ranks after {_LEAVE_S:g} s")

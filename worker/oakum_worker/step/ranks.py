@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from oakum_worker.errors import GroupError
 from oakum_worker.parallel.lost_peers import lost_peers
 from oakum_worker.parallel.reshard import gather_documents
-from oakum_worker.parallel.waiting import all_reduce
+from oakum_worker.parallel.waiting import all_reduce, refuse_cut, refuse_void
 
 
 class Ranks:
@@ -22,8 +20,6 @@ class Ranks:
         self.device = device
         """Where this rank's collectives have their tensors."""
         self._passes_communicate = passes_communicate
-        self.is_over: Callable[[], bool] = lambda: False
-        """Returns whether the group was aborted from outside, which collectives on GPUs do not report."""
         self.join(None, 0, 1)
 
     def join(self, group: dist.ProcessGroup | None, rank: int, world_size: int) -> None:
@@ -38,27 +34,32 @@ class Ranks:
         if self.group is not None:
             with lost_peers("outside of a step"):
                 all_reduce(tensor, self.group)
+            refuse_void(self.device)
         return tensor.tolist()
 
     def has_any(self, fact: bool) -> bool:
-        """Whether the fact holds on any rank. A collective. Raises `RuntimeError` where a rank is gone."""
+        """Whether the fact holds on any rank. A collective. Raises `RuntimeError` or `GroupError` where a rank is
+        gone."""
         number = torch.tensor([float(fact)], device=self.device)
         if self.group is not None:
             all_reduce(number, self.group)
+            refuse_void(self.device)
         return bool(number.item())
 
     def gather(self, document: Any) -> list[Any]:
         """Every rank's document, by rank. A collective. Raises `GroupError` where a rank is gone."""
-        documents = gather_documents(document, self.group, self.world_size)
-        self.refuse_what_is_void()
-        return documents
+        return gather_documents(document, self.group, self.world_size)
 
     def refuse_what_is_void(self) -> None:
-        """Raise `GroupError` if collectives on GPUs may have been aborted, which they do not report themselves."""
-        if self.device.type != "cpu" and self.is_over():
-            raise GroupError(
-                "the service ended the generation during a step: the results of its collectives are void"
-            )
+        """Raise `GroupError` if collectives on GPUs may have been aborted, which they do not report themselves.
+        Waits for the GPU."""
+        if self.group is not None:
+            refuse_void(self.device)
+
+    def refuse_what_void_has_caused(self) -> None:
+        """As `refuse_what_is_void`, after an error, which results that are void may have caused."""
+        if self.group is not None:
+            refuse_cut(self.device)
 
     def lost_in_passes(self, when: str) -> AbstractContextManager[None]:
         """Context that turns errors of collectives into `GroupError`, whose message says `when`, for engines whose

@@ -213,8 +213,8 @@ class TrainingLoop:
             with self.clock.computing(), self.ranks.lost_in_passes("during a step"):
                 try:
                     reduced = self._compute_gradients(cursor, num_samples, self.votes(signal, checkpoint))
-                except TaskError:
-                    self.ranks.refuse_what_is_void()  # void results may have caused the error
+                except Exception:
+                    self.ranks.refuse_what_void_has_caused()
                     raise
                 self.check_step()
         except BaseException:
@@ -272,6 +272,8 @@ class TrainingLoop:
             if self._watch is not None:
                 self._watch.look(cursor.step + 1, reduced.loss, gradients=not self._updater.scales_losses)
             update = self._update(cursor, num_samples, reduced)
+            if self._engine.passes_communicate:
+                self.ranks.refuse_what_is_void()  # the optimizer may have communicated, too
             with self.clock.computing():
                 self._hooks.end_step(cursor, reduced.loss, self.ranks.rank)
         if self._watch is not None:

@@ -11,6 +11,7 @@ from torch.nn.functional import mse_loss
 
 from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError, TaskError
+from oakum_worker.parallel import nccl, waiting
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
 from training_ranks import Points, build_spec, digest, mean_squared_error
@@ -51,10 +52,12 @@ def test_a_step_in_which_the_generation_was_declared_over_is_void_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch, pipeline: dict[str, Any] | None
 ) -> None:
     loop = loop_of([nn.Sequential(nn.Linear(5, 2))], pipeline)
-    loop.ranks.is_over = lambda: True
+    monkeypatch.setattr(waiting._CONNECTIONS, "are_cut", lambda: True)
+    monkeypatch.setattr(loop.ranks, "group", object())
     loop.step()  # on a CPU collectives that were cut raise errors themselves
     before = digest(loop)
     monkeypatch.setattr(loop.ranks, "device", torch.device("cuda"))
+    monkeypatch.setattr(nccl, "synchronise", lambda device: None)
     with pytest.raises(GroupError, match="the service ended the generation during a step"):
         loop.step()
     assert (loop.step_count, digest(loop)) == (1, before)

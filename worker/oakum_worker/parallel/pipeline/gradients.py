@@ -20,7 +20,9 @@ from torch import nn
 
 from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError
+from oakum_worker.parallel import nccl
 from oakum_worker.parallel.buckets import Bucket, lay_out, multiply_gradients, summed_in, weak_hook
+from oakum_worker.parallel.lost_peers import lost_peers
 from oakum_worker.parallel.pipeline.stages import parameters_of
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.waiting import begin_all_reduce, wait_for
@@ -62,6 +64,9 @@ class StageGradients:
             if rank in ranks:
                 held = {stage for stage in stages if rank in holders[stage]}
                 group = subgroups.form(f"stages-{'-'.join(map(str, stages))}", ranks)
+                if group is not None and parameters:
+                    with lost_peers("while the holders of a stage connected"):
+                        nccl.connect(group, parameters[0].device)
                 self._sums.append(GradientSum(parameters, held, group, caps))
 
     @property

@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from oakum_worker.chain import Values
 from oakum_worker.errors import TaskError
+from oakum_worker.parallel import nccl
 from oakum_worker.parallel.lost_peers import lost_peers
 from oakum_worker.parallel.pipeline.messages import BoundaryTensors, TensorHeader, ValuesSpec
 from oakum_worker.parallel.pipeline.operations import SENDS, Schedule
@@ -82,7 +83,8 @@ class PeerLinks:
         `ranks[worker]` is a worker's rank in the generation; `pairs` are all (sender, receiver) pairs of workers,
         which `pairs_of` finds for a schedule. Tensors arrive on `device`.
         """
-        self._device = device
+        self.device = device
+        """Where tensors arrive."""
         self._timeout = subgroups.timeout
         self._specs: dict[tuple[int, int, int], ValuesSpec] = {}
         self._outboxes: dict[int, _Outbox] = {}
@@ -95,6 +97,8 @@ class PeerLinks:
             members = ranks[sender], ranks[receiver]
             group = subgroups.form(f"link-{members[0]}-{members[1]}", members)
             assert group is not None
+            with lost_peers("while the workers connected"):
+                nccl.connect_pair(group, device)
             if worker == sender:
                 self._outboxes[receiver] = _Outbox(group)
             else:
@@ -137,7 +141,7 @@ class PeerLinks:
         outbox.pending.append([self._put(outbox, torch.tensor([number]))])
 
     def _put(self, outbox: _Outbox, tensor: torch.Tensor) -> tuple[dist.Work, torch.Tensor]:
-        wire = _bytes_of(tensor.detach().to(self._device))
+        wire = _bytes_of(tensor.detach().to(self.device))
         with lost_peers("while it was sent to"):
             work: Any = dist.isend(wire, group=outbox.group, group_dst=1)
         return work, wire
@@ -197,7 +201,7 @@ class PeerLinks:
             if spec is None:
                 return
             specs = spec.gradients if part.is_gradient else spec.tensors
-            tensors = tuple(one.empty(self._device) for one in specs)
+            tensors = tuple(one.empty(self.device) for one in specs)
             works = [self._take(inbox, tensor) for tensor in tensors]
             inbox.posted.append(_Posted(inbox.expected.popleft(), tensors, works))
 
@@ -207,7 +211,7 @@ class PeerLinks:
         return ValuesSpec.decode(bytes(header.tolist()))
 
     def _get(self, inbox: _Inbox, spec: TensorHeader) -> torch.Tensor:
-        tensor = spec.empty(self._device)
+        tensor = spec.empty(self.device)
         work = self._take(inbox, tensor)
         with lost_peers("before its message had come"):
             wait_for_message(work, tensor, self._timeout)

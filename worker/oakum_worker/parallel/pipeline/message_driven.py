@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from oakum_worker.chain import Chain, Values
 from oakum_worker.errors import ScheduleError
+from oakum_worker.parallel import nccl
 from oakum_worker.parallel.pipeline.engine import MicroBatches
 from oakum_worker.parallel.pipeline.links import PeerLinks
 from oakum_worker.parallel.pipeline.messages import BoundaryTensors
@@ -181,10 +182,13 @@ class MessageDrivenEngine:
     def _hear(self, peer: int, work: MicroBatches, arrivals: SimpleQueue[_Arrival]) -> None:
         is_gradient = peer > self._worker
         try:
-            for _ in range(self._num_micro_batches):
-                number = self._links.receive_number(peer)
-                self._links.expect(peer, [self._part(work, number, peer, is_gradient=is_gradient)])
-                arrivals.put(_Arrival(number, self._links.receive(peer), is_gradient))
+            with nccl.OwnStream(self._links.device) as stream:
+                for _ in range(self._num_micro_batches):
+                    number = self._links.receive_number(peer)
+                    self._links.expect(peer, [self._part(work, number, peer, is_gradient=is_gradient)])
+                    values = self._links.receive(peer)
+                    stream.hand_over(values if isinstance(values, tuple) else (values,))
+                    arrivals.put(_Arrival(number, values, is_gradient))
         except Exception as error:  # for the training thread to raise
             arrivals.put(_Arrival(error=error))
 
