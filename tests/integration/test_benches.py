@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -131,3 +132,32 @@ def test_offloaded_steps_are_timed_beside_those_on_the_device(bench: Any) -> Non
     assert figures.step_s.keys() == {"on the device", "offloaded", "one after the other"}
     assert all(seconds > 0 for seconds in (*figures.step_s.values(), figures.link_s))
     assert offload.table([figures], device).row_count == 1
+
+
+def test_what_is_measured_on_a_gpu_is_tried_on_the_cpu(bench: Any, tmp_path: Path) -> None:
+    gpu, file = bench("gpu"), tmp_path / "figures.json"
+    parts = [gpu.Part.GENERATIONS, gpu.Part.MEMORY, gpu.Part.OFFLOAD]
+    gpu.main(only=parts, cpu=True, json_file=file)
+    generations, memory, offload = json.loads(file.read_text())
+    (counted,) = generations["figures"]
+    assert counted["last"]["threads"] <= counted["first"]["threads"]
+    assert counted["last"]["groups"] == 0
+    assert memory["figures"][0]["found"] == 32
+    assert offload["figures"][0]["figures"]
+    assert [generations["reason"], memory["reason"], offload["reason"]] == [""] * 3
+
+
+def test_a_part_that_takes_too_long_is_ended_and_told(bench: Any) -> None:
+    gpu = bench("gpu")
+    outcome = gpu.run(gpu.Part.START, 1.0, cpu=True)
+    assert outcome.reason.startswith("not ended within 1 s")
+    assert gpu.run(gpu.Part.START, 0.0, cpu=True).reason == "skipped: no time is left"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_without_a_gpu_one_line_says_what_is_missing(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu = bench("gpu")
+    with pytest.raises(typer.Exit) as ended:
+        gpu.main()
+    assert ended.value.exit_code == 2
+    assert capsys.readouterr().err.count("\n") == 1
