@@ -13,7 +13,8 @@ export class NodeList {
     return this.#nodes.get(name);
   }
 
-  takenAt = 0;
+  /** When they last changed, in Unix seconds; null before the first answer. */
+  takenAt = null;
 
   async refresh(api) {
     const since = this.#version;

@@ -9,10 +9,10 @@ import { serviceNow } from "./time.js";
 
 const COLUMNS = [["Node", ""], ["State", ""], ["For", "number"], ["Used by", ""], ["Hole expected to last", "number"]];
 
-export function showNodes(element, { nodes, taken_at }) {
+export function showNodes(element, { nodes, takenAt }) {
   if (!element.closest("details").open) return;
-  // `taken_at` is the time of the last change, so the present time is used where it is later.
-  const now = Math.max(taken_at, serviceNow());
+  // `takenAt` is the time of the last change, so the present time is used where it is later.
+  const now = Math.max(takenAt ?? 0, serviceNow());
   const rows = nodes.map((node) => [
     node.name,
     stateOf(node),
@@ -20,5 +20,5 @@ export function showNodes(element, { nodes, taken_at }) {
     usedBy({ ...node, avoidedFor: Math.max(0, (node.avoided_until ?? now) - now) }) ?? "–",
     node.hole_ends_at === null ? "–" : `${duration(Math.max(0, Math.round(node.hole_ends_at - now)))} more`,
   ]);
-  setChildren(element, rows, () => (rows.length ? [h("p", {}, link("Search and sort the nodes", address(["nodes"]))), table("Nodes now", COLUMNS, rows)] : [h("p", { class: "empty" }, NO_NODE)]));
+  setChildren(element, [takenAt === null, rows], () => (rows.length ? [h("p", {}, link("Search and sort the nodes", address(["nodes"]))), table("Nodes now", COLUMNS, rows)] : [h("p", { class: "empty" }, takenAt === null ? "Loading…" : NO_NODE)]));
 }

@@ -26,17 +26,16 @@ export class Overview {
 
   /** `me`: who reads. */
   async refresh(api, asked, me) {
-    const [cluster, trainers] = await Promise.all([asked, this.list.refresh(api), this.nodes.refresh(api), this.#refreshPlan(api)]);
+    const [cluster, trainers] = await Promise.all([asked, this.list.refresh(api), this.#refreshPlan(api)]);
     assignTones(trainers);
     showSummary(byId("summary"), cluster, trainers, me.role === "admin");
-    this.#showLegend();
-    this.showNodes();
     this.trainers.show(trainers);
   }
 
-  /** The picture and the cards' charts, for which the numbers do not wait: the charts' library is fifteen times the size of the page. */
+  /** The nodes, their picture and the cards' charts, for which the numbers do not wait: they are many times the size of the page. */
   async refreshPictures(api) {
     try {
+      await this.#refreshNodes(api);
       await this.timeline.refresh(api, this.nodes);
     } finally {
       this.#showLegend();
@@ -44,10 +43,20 @@ export class Overview {
     }
   }
 
+  async #refreshNodes(api) {
+    try {
+      await this.nodes.refresh(api);
+    } catch (error) {
+      this.timeline.fail(error.message);
+      throw error;
+    }
+    this.showNodes();
+    this.#showLegend();
+  }
+
   /** The nodes as a table, if that is open. */
   showNodes() {
-    const { nodes, takenAt } = this.nodes;
-    showNodes(byId("nodes"), { nodes, taken_at: takenAt });
+    showNodes(byId("nodes"), this.nodes);
   }
 
   #showLegend() {

@@ -46,6 +46,7 @@ export class TimelinePanel {
     this.#fromAddress();
     this.#listen();
     addEventListener("hashchange", () => this.#follow());
+    this.lack.show(true);
     new ResizeObserver(() => this.#draw()).observe(this.root);
     // Frames that are asked for one after the other would keep the browser drawing the page sixty times a second.
     setInterval(() => this.#slide(), SLIDE_EVERY_MS);
@@ -60,16 +61,17 @@ export class TimelinePanel {
     await this.#load();
   }
 
-  /** Stops the clock, when the shown state may be outdated; `why` is told in place of what is still lacking. */
+  /** Stops the clock, when the shown state may be outdated, and `why`. */
   freeze(why) {
     this.#frozenAt ??= this.#now();
-    this.#tellFault(why);
-    this.lack.show(this.#isLacking());
+    this.fail(why);
   }
 
-  #tellFault(why) {
+  /** Tells `why` what is still lacking does not come. */
+  fail(why) {
     this.lack.fault = why;
     this.strip.fail(why);
+    this.lack.show(this.#isLacking());
   }
 
   get #isDense() {
@@ -92,7 +94,7 @@ export class TimelinePanel {
       await this.#loading;
       this.lack.fault = null;
     } catch (error) {
-      this.#tellFault(error.message);
+      this.fail(error.message);
       throw error;
     } finally {
       this.#loading = null;
@@ -146,7 +148,8 @@ export class TimelinePanel {
   }
 
   #isLacking() {
-    if (this.#isDense) return this.density.isEmpty && (this.#nodes?.nodes.length ?? 0) > 0;
+    if (this.#nodes === null) return true;
+    if (this.#isDense) return this.density.isEmpty && this.#nodes.nodes.length > 0;
     const now = this.#now();
     return this.store.lacks(this.picture.namesInView, this.window.at(now), now);
   }
