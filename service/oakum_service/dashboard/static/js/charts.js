@@ -263,7 +263,7 @@ export function layout({ chart, area }, points, style) {
       font: { color: style.getPropertyValue("--text").trim(), size: 12 },
     },
     shapes: marks(points, style),
-    xaxis: { ...axis, type: "date", showgrid: false, nticks: 4, tickformat: timeFormat(points), hoverformat: "%H:%M:%S" },
+    xaxis: { ...axis, type: "date", showgrid: false, nticks: 4, tickformat: timeFormat(points, "%H:%M"), hoverformat: timeFormat(points, "%H:%M:%S") },
     yaxis: { ...axis, tickformat: chart.ticks, rangemode: chart.fromZero ? "tozero" : "normal", ...unit(chart, points) },
   };
 }
@@ -276,8 +276,11 @@ function marks(points, style) {
   return changed.map(({ at }) => ({ type: "line", x0: written(at), x1: written(at), yref: "paper", y0: 0, y1: 1, line, opacity: 0.45, layer: "below" }));
 }
 
-function timeFormat(points) {
-  return points.at(-1).at - points[0].at < 600 ? "%H:%M:%S" : "%H:%M";
+/** How times are written on the axis; `usual` is for those that are neither minutes nor days. */
+function timeFormat(points, usual) {
+  const span = points.at(-1).at - points[0].at;
+  if (span > 72_000) return `%-d %b ${usual}`;
+  return span < 600 ? "%H:%M:%S" : usual;
 }
 
 /** The axis of values: whole numbers for small sizes, and a single 0 where nothing is above 0. */

@@ -1,7 +1,8 @@
 // What happened, newest first.
 
 import { h } from "./dom.js";
-import { clock } from "./format.js";
+import { lately } from "./format.js";
+import { serviceNow } from "./time.js";
 
 const KEPT = 200;
 
@@ -51,7 +52,7 @@ export function item(event) {
   return h(
     "div",
     { class: `event about-${group}`, "data-event": event.id },
-    h("time", { datetime: moment.toISOString(), title: moment.toUTCString() }, clock(event.at)),
+    h("time", { datetime: moment.toISOString(), title: moment.toUTCString() }, lately(event.at, serviceNow())),
     h("p", {}, h("span", { class: "kind" }, event.kind), " ", h("strong", {}, event.subject), " ", event.message),
   );
 }
