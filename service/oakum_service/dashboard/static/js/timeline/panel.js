@@ -37,7 +37,7 @@ export class TimelinePanel {
     this.picture = new Picture(this.root);
     this.keys = new BarKeys(this.picture, this.#forKeys());
     this.density = new Density(this.root);
-    this.lack = new Lack(this.root, () => this.#load().catch(() => {})); // it is told there
+    this.lack = new Lack(this.root, () => this.#tryAgain());
     this.tip = new Tip(this.root);
     this.strip = new Strip(byId("strip"), {
       show: (from, to) => this.#change(() => this.window.show(from, to, this.#now())),
@@ -56,6 +56,7 @@ export class TimelinePanel {
   async refresh(api, nodes) {
     this.#api = api;
     this.#nodes = nodes;
+    if (this.#frozenAt !== null) this.lack.fault = null;
     this.#frozenAt = null;
     this.#draw();
     await this.#load();
@@ -65,6 +66,12 @@ export class TimelinePanel {
   freeze(why) {
     this.#frozenAt ??= this.#now();
     this.fail(why);
+  }
+
+  #tryAgain() {
+    this.lack.fault = null;
+    this.lack.show(this.#isLacking());
+    this.#load().catch(() => {}); // it is told there again
   }
 
   /** Tells `why` what is still lacking does not come. */
