@@ -43,6 +43,16 @@ def verify(problem: Problem, plan: Plan) -> None:
     _check_value(problem, plan, grants)
 
 
+def worth_of(problem: Problem, plan: Plan) -> float:
+    """What a plan is worth for this problem, though it may have been made for other curves."""
+    return _worth(problem, {allocation.trainer: allocation.nodes for allocation in plan.allocations})
+
+
+def _worth(problem: Problem, grants: Grants) -> float:
+    book = _Recomputation(problem)
+    return math.fsum(book.value(trainer, grants[trainer.id]) for trainer in problem.trainers)
+
+
 def _check_nodes(problem: Problem, plan: Plan) -> None:
     """Raise `InfeasiblePlanError` unless every granted node exists and is granted once."""
     existing = {node for group in problem.groups for node in group.nodes}
@@ -110,8 +120,7 @@ def _check_bundles(problem: Problem, grants: Grants, trainer: PlannedTrainer) ->
 
 
 def _check_value(problem: Problem, plan: Plan, grants: Grants) -> None:
-    book = _Recomputation(problem)
-    value = math.fsum(book.value(trainer, grants[trainer.id]) for trainer in problem.trainers)
+    value = _worth(problem, grants)
     slack = _TOLERANCE * max(1.0, abs(value))
     if not abs(plan.value - value) <= slack:
         raise InfeasiblePlanError(f"the plan claims the value {plan.value!r}: recomputed, it is {value!r}")

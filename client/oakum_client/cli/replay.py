@@ -49,12 +49,14 @@ def replay(log: LogOptions, trainers: TrainerOptions, planner: PlannerOptions, o
         planner = _as_the_service(log, trainers, planner)
     with solver_errors_as_refusals(), ReplayProgress.display() as progress:
         from oakum_solver.replay.engine import replay as replay_log
+        from oakum_solver.replay.engine import replay_both
 
         settings = replay_settings(trainers, planner)
         own = read_own(log.since_s) if log.is_own else None
         workload = trainers.read_workload() if own is None else own.workload
         holes = log.read(progress.show_reading) if own is None else own.log
-        result = replay_log(holes, workload, settings, progress.show_replaying)
+        run = replay_both if trainers.learn_curves else replay_log
+        result = run(holes, workload, settings, progress.show_replaying)
     outputs.write(result, None if own is None else own_document(own, result, settings.objective))
 
 

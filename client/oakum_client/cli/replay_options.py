@@ -142,6 +142,10 @@ class TrainerOptions:
     finite: Annotated[
         bool, _trainer_option("--finite", help="With `paper`: each trainer ends after 1.3e8 samples.")
     ] = False
+    learn_curves: Annotated[
+        bool,
+        _trainer_option("--learn-curves", help="Replay once more with curves that nobody knows before."),
+    ] = False
     max_trainers: Annotated[
         int | None, _trainer_option(min=1, help="Most trainers at once, first come first served.")
     ] = None

@@ -10,13 +10,14 @@ from oakum_client.cli.units import count, duration
 from oakum_solver.replay.export import (
     finished,
     gaps,
+    learning_cost,
     loss_hours,
     mean_completion_s,
     not_optimal,
     share,
     solve_ms,
 )
-from oakum_solver.replay.result import ReplayResult
+from oakum_solver.replay.result import LearntCurves, ReplayResult
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,6 +40,8 @@ def print_summary(result: ReplayResult) -> None:
     screen.print()
     screen.print(_node_time(result))
     screen.print()
+    if result.learnt is not None:
+        screen.print(_learnt(result, result.learnt))
     screen.print(f"{_plans(result)}\n{_trainers(result)}\nReplayed in {duration(result.wall_s)}.")
     if result.notes:
         screen.print("\nNotes:")
@@ -81,6 +84,19 @@ def _node_time(result: ReplayResult) -> Table:
     for name, hours in rows.items():
         listing.add_row(name, f"{hours:,.1f}", _percent(share(hours, result.idle_node_hours)))
     return listing
+
+
+def _learnt(result: ReplayResult, learnt: LearntCurves) -> str:
+    settled = (
+        f"after {_hours(learnt.settled_after_h)} plans were as good as with known curves"
+        if math.isfinite(learnt.settled_after_h)
+        else "plans never became as good as with known curves"
+    )
+    cost, as_known = _percent(learning_cost(result)), _percent(learnt.as_known)
+    return (
+        f"Curves learnt: efficiency {_percent(learnt.efficiency)}, {cost} less than with known ones; {settled}, "
+        f"and they were in {as_known} of the time."
+    )
 
 
 def _plans(result: ReplayResult) -> str:

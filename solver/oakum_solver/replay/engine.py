@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from oakum_solver.exploration import Exploration
 from oakum_solver.forecast import HoleForecast
 from oakum_solver.logs.holes import HoleLog, changes, count_changes
 from oakum_solver.node_preference import NodePreference
@@ -23,7 +24,9 @@ from oakum_solver.problem import NodeGroup, PlannedTrainer, Problem
 from oakum_solver.replay.accounts import ReplayAccounts, StepRows
 from oakum_solver.replay.by_number import renamed_by_number
 from oakum_solver.replay.costs import RescaleCosts
-from oakum_solver.replay.result import ReplayResult
+from oakum_solver.replay.learning import Comparison, with_learnt_curves
+from oakum_solver.replay.rate_book import RateBook
+from oakum_solver.replay.result import LearntCurves, ReplayResult
 from oakum_solver.replay.settings import ReplaySettings
 from oakum_solver.replay.trainer_run import Cause, TrainerRun
 from oakum_solver.replay.workload import WorkItem, Workload
@@ -46,11 +49,34 @@ def replay(
     return engine.result(time.perf_counter() - started_s)
 
 
+def replay_both(
+    log: HoleLog, workload: Workload, settings: ReplaySettings, progress: Progress | None = None
+) -> ReplayResult:
+    """As `replay`, and once more with curves that have to be learnt, for `ReplayResult.learnt`."""
+
+    def half(done: int) -> Progress | None:
+        if progress is None:
+            return None
+        show = progress
+        return lambda share, events, total: show((done + share) / 2, done * total + events, 2 * total)
+
+    known = replay(log, workload, settings, half(0))
+    started_s = time.perf_counter()
+    engine = _Replay(log, workload, dataclasses.replace(settings, learning=settings.learning or Exploration()))
+    engine.run(half(1))
+    wall_s = time.perf_counter() - started_s
+    return dataclasses.replace(known, learnt=engine.learnt(), wall_s=known.wall_s + wall_s)
+
+
 class _Replay:
     def __init__(self, log: HoleLog, workload: Workload, settings: ReplaySettings) -> None:
         self.log, self.settings = log, settings
         costs = RescaleCosts(settings.cost, settings.stall_s, settings.startup_s)
-        self.runs = [_run(item, costs, len(log.nodes)) for item in workload.items]
+        self.runs = [_run(item, costs, len(log.nodes), settings.learning) for item in workload.items]
+        self.comparison = Comparison()
+        """With curves that are learnt: their plans beside those of the true ones."""
+        self.measured_s = [math.inf] * len(self.runs)
+        """For each run, when enough is measured to change a plan if its nodes do not change."""
         self.waiting = list(range(len(self.runs)))
         """Indexes of the runs that have not arrived or have to wait because of `max_trainers`, in order of
         submission."""
@@ -107,7 +133,8 @@ class _Replay:
         while self.ends and self.ends[0][2] != self.version[self.ends[0][1]]:
             heapq.heappop(self.ends)
         end_s = self.ends[0][0] if self.ends else math.inf
-        return min(end_s, self._next_arrival_s(), self._next_guarantee_s())
+        measured_s = min((self.measured_s[run] for run in self.live), default=math.inf)
+        return min(end_s, self._next_arrival_s(), self._next_guarantee_s(), measured_s)
 
     def _next_guarantee_s(self) -> float:
         """Time at which the starvation guard's answer for a trainer changes next."""
@@ -143,9 +170,12 @@ class _Replay:
             self.runs[run].arrive(now_s)
         idle = np.flatnonzero(self.owner != _NOT_IDLE)
         if self.live:
-            problem = self._problem(now_s, idle)
+            known = self._problem(now_s, idle)
+            problem = self._as_learnt(now_s, known)
             self.look_aheads_s.append(problem.look_ahead_s)
             plan = solve(problem, self.settings.policy, explained=False)
+            if problem is not known:
+                self.comparison.note(now_s, known, plan, self.settings.policy)
             if self.settings.nodes_by_number:
                 plan = renamed_by_number(plan, problem)
             self._carry_out(now_s, problem, plan)
@@ -191,6 +221,19 @@ class _Replay:
             withheld=len(idle) - len(offered),
             user_caps=self._user_caps,
         )
+
+    def _as_learnt(self, now_s: float, known: Problem) -> Problem:
+        """The problem with the curves that have been learnt by now, where they are not known."""
+        if self.settings.learning is None:
+            return known
+        runs = [self.runs[index] for index in self.live]
+        for index, run in zip(self.live, runs, strict=True):
+            run.advance(now_s)
+            self.measured_s[index] = run.measured_s()
+        books = [run.book for run in runs if run.book is not None]
+        had_node_s = [run.granted_node_s for run in runs]
+        trainers = with_learnt_curves(known.trainers, books, had_node_s, known.groups)
+        return dataclasses.replace(known, trainers=trainers)
 
     def _mean_rest_s(self, now_s: float, idle: NDArray[np.int64]) -> float | None:
         """For how many seconds the idle nodes are expected to stay idle, on average; None where that is not known,
@@ -301,6 +344,7 @@ class _Replay:
         if gained:
             run.give(gained)
         self.version[index] += 1
+        self.measured_s[index] = run.measured_s()
         if (end_s := run.finish_s()) < math.inf:
             heapq.heappush(self.ends, (end_s, index, self.version[index]))
 
@@ -317,14 +361,26 @@ class _Replay:
         )
         return book.result(self.rows.steps(), wall_s)
 
+    def learnt(self) -> LearntCurves:
+        """What came of curves that had to be learnt. To be called after `run`."""
+        end_s = self.log.duration_s
+        explored, measured = map(sum, zip(*(run.book.explored for run in self.runs if run.book), strict=True))
+        return LearntCurves(
+            efficiency=self.result(0.0).efficiency,
+            settled_after_h=self.comparison.settled_after_s(end_s) / 3600,
+            as_known=self.comparison.share_as_known(end_s),
+            explored=explored / measured if measured else math.nan,
+        )
+
 
 _NONE: Nodes = np.zeros(0, dtype=np.int32)
 _NO_PLAN = Plan((), 0.0, 0.0, "none", 0.0, optimal=True)
 """The plan in force while there is no trainer."""
 
 
-def _run(item: WorkItem, costs: RescaleCosts, num_nodes: int) -> TrainerRun:
+def _run(item: WorkItem, costs: RescaleCosts, num_nodes: int, learning: Exploration | None) -> TrainerRun:
     trainer = costs.charged(item.trainer)
     most = min(trainer.max_nodes, num_nodes)
     rates = tuple(trainer.curve.rate(trainer.fitting(n)) for n in range(most + 1))
-    return TrainerRun(item, trainer, rates, sizes=[(item.submit_s, 0)])
+    book = None if learning is None else RateBook(trainer.min_nodes, trainer.max_nodes, learning)
+    return TrainerRun(item, trainer, rates, sizes=[(item.submit_s, 0)], book=book)

@@ -54,6 +54,7 @@ def as_document(result: ReplayResult) -> dict[str, Any]:
         "wall_s": _number(result.wall_s),
         "notes": list(result.notes),
         "trainers": [_trainer(trainer) for trainer in result.trainers],
+        **({} if result.learnt is None else {"learnt": _learnt(result)}),
     }
 
 
@@ -150,6 +151,23 @@ def _spread(values: NDArray[np.float64]) -> dict[str, float]:
         return dict.fromkeys(("p50", "p99", "max"), math.nan)
     p50, p99 = np.percentile(values, (50, 99))
     return {"p50": float(p50), "p99": float(p99), "max": float(values.max())}
+
+
+def learning_cost(result: ReplayResult) -> float:
+    """Share of U that is lost because curves have to be learnt; NaN where they were not, or U is 0."""
+    return math.nan if result.learnt is None else 1.0 - share(result.learnt.efficiency, result.efficiency)
+
+
+def _learnt(result: ReplayResult) -> dict[str, float | None]:
+    learnt = result.learnt
+    assert learnt is not None
+    return {
+        "efficiency": _number(learnt.efficiency),
+        "cost": _number(learning_cost(result)),
+        "settled_after_h": _number(learnt.settled_after_h),
+        "as_known": _number(learnt.as_known),
+        "explored": _number(learnt.explored),
+    }
 
 
 def _trainer(trainer: TrainerOutcome) -> dict[str, Any]:

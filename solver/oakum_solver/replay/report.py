@@ -17,7 +17,15 @@ from string import Template
 from oakum_solver.errors import SolverError
 from oakum_solver.replay.chart import Chart
 from oakum_solver.replay.charts import charts
-from oakum_solver.replay.export import finished, gaps, mean_completion_s, not_optimal, share, solve_ms
+from oakum_solver.replay.export import (
+    finished,
+    gaps,
+    learning_cost,
+    mean_completion_s,
+    not_optimal,
+    share,
+    solve_ms,
+)
 from oakum_solver.replay.quantities import UNKNOWN, amount, count, days, milliseconds, percent, small_percent
 from oakum_solver.replay.result import ReplayResult, TrainerOutcome
 
@@ -98,6 +106,9 @@ def _tiles(result: ReplayResult) -> Iterable[str]:
     reached = share(result.efficiency, result.zero_cost_bound)
     yield _tile("Efficiency U", percent(result.efficiency), "of what N_eq dedicated nodes would train", "main")
     yield _tile("Zero-cost bound", percent(result.zero_cost_bound), f"{percent(reached)} of it reached")
+    if (learnt := result.learnt) is not None:
+        less = percent(learning_cost(result))
+        yield _tile("U with learnt curves", percent(learnt.efficiency), f"{less} less than with known ones")
     yield _tile(
         "Idle node-time used",
         percent(share(result.used_node_hours, result.idle_node_hours)),

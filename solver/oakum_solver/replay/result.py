@@ -68,6 +68,20 @@ class TrainerOutcome:
 
 
 @dataclass(frozen=True)
+class LearntCurves:
+    """What the same trainers get where nobody knows their curves before they are measured."""
+
+    efficiency: float
+    """U, as `ReplayResult.efficiency`."""
+    settled_after_h: float
+    """Hours after which plans are as good as those of the true curves: `learning.Comparison.settled_after_s`."""
+    as_known: float
+    """Share of the time in which the plan in force was as good."""
+    explored: float
+    """Share of the trained node-time at sizes that plans tried because they had not been measured."""
+
+
+@dataclass(frozen=True)
 class ReplayResult:
     """The result of replaying one log: totals, losses, yardsticks, and what each trainer got."""
 
@@ -107,5 +121,7 @@ class ReplayResult:
     trainers: tuple[TrainerOutcome, ...]
     steps: ReplaySteps
     wall_s: float
+    learnt: LearntCurves | None = None
+    """The same with curves that are learnt; None: not replayed."""
     notes: tuple[str, ...] = field(default=())
     """What was skipped, cut or assumed, as sentences for a person: `12 jobs larger than the machine skipped`."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from oakum_solver.errors import ProblemError
+from oakum_solver.exploration import Exploration
 from oakum_solver.objectives import LINEAR
 from oakum_solver.planning import PlanningRules
 from oakum_solver.problem import PUBLISHED, Terms
@@ -25,6 +26,8 @@ class ReplaySettings(PlanningRules):
     """Seconds of a regroup, for the cost model `in-place`."""
     startup_s: float = 20.0
     """Seconds until a joining node is ready, for the cost model `in-place`."""
+    learning: Exploration | None = None
+    """How the trainers' curves, which nobody knows before, are learnt; None: they are known."""
     max_trainers: int | None = None
     """Largest number of trainers that the planner considers at once, first come, first served; None: no limit."""
     policy: Policy = "milp"

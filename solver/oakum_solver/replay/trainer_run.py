@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from oakum_solver.guard import StarvationGuard, Wait
 from oakum_solver.problem import PlannedTrainer
+from oakum_solver.replay.rate_book import RateBook
 from oakum_solver.replay.workload import WorkItem
 
 
@@ -54,6 +55,8 @@ class TrainerRun:
     wait: Wait = field(default_factory=Wait)
     """The starvation guard's account of this trainer, as of `waited_to_s`."""
     waited_to_s: float = 0.0
+    book: RateBook | None = None
+    """What is measured of the trainer; None where its curve is known."""
 
     def arrive(self, now_s: float) -> None:
         """Let the trainer begin at `now_s`: it may have nodes from now on, and waits."""
@@ -87,8 +90,7 @@ class TrainerRun:
         """Time at which the last sample is trained if the nodes do not change; infinite where never."""
         if self.item.samples is None or not self.nodes:
             return math.inf
-        ahead = TrainerRun(self.item, self.trainer, self.rates, self.now_s, self.samples, self.nodes)
-        ahead.joining, ahead.stalls = deque(self.joining), deque(self.stalls)
+        ahead = self._ahead()
         while True:
             rate = 0.0 if ahead.stalls else ahead._rate()
             until_s = ahead._next_change_s()
@@ -98,6 +100,27 @@ class TrainerRun:
                 return math.inf
             ahead._advance_alike(until_s)
             ahead._switch_to_ready_nodes()
+
+    def measured_s(self) -> float:
+        """Time at which enough is measured to change a plan if the nodes do not change; infinite where never."""
+        if self.book is None or not self.nodes:
+            return math.inf
+        ahead = self._ahead()
+        while True:
+            missing_s = self.book.missing_s(self.trainer.fitting(ahead.productive))
+            until_s = ahead._next_change_s()
+            if not ahead.stalls and ahead._rate() and ahead.now_s + missing_s <= until_s:
+                return ahead.now_s + missing_s
+            if until_s == math.inf:
+                return math.inf
+            ahead._advance_alike(until_s)
+            ahead._switch_to_ready_nodes()
+
+    def _ahead(self) -> TrainerRun:
+        """A copy that can be advanced beyond the present time; it measures nothing."""
+        ahead = TrainerRun(self.item, self.trainer, self.rates, self.now_s, self.samples, self.nodes)
+        ahead.joining, ahead.stalls = deque(self.joining), deque(self.stalls)
+        return ahead
 
     def take(self, nodes: set[int], cause: Cause) -> None:
         """Take `nodes` away at the present time, which costs a shrink stall if productive ones are among them and
@@ -170,6 +193,8 @@ class TrainerRun:
             self.lost_node_s[self.stalls[0][1]] += productive * seconds
         elif rate := self._rate():
             self.samples += rate * seconds
+            if self.book is not None:
+                self.book.take(self.trainer.fitting(productive), seconds, rate)
             self.productive_node_s += productive * seconds
         else:
             self.lost_node_s[Cause.STARTUP] += productive * seconds

@@ -113,6 +113,16 @@ def test_a_log_is_replayed_without_a_service(folder: Path, streams: Streams) -> 
     assert document["productive"] + sum(document["loss"].values()) == pytest.approx(1.0)
 
 
+def test_what_learning_curves_costs_is_told(folder: Path, streams: Streams) -> None:
+    asked = ["replay", "idle.csv", "--workload", "work.json", "--learn-curves"]
+    assert run([*asked, "--json"]) == 0
+    learnt = json.loads(streams()[0])["learnt"]
+    assert learnt.keys() == {"efficiency", "cost", "settled_after_h", "as_known", "explored"}
+    assert run(asked) == 0
+    lines = " ".join(streams()[0].split())
+    assert f"Curves learnt: efficiency {learnt['efficiency']:.1%}, {learnt['cost']:.1%} less than with" in lines
+
+
 def test_the_summary_tells_where_the_idle_time_went(folder: Path, engine: Engine, streams: Streams) -> None:
     assert run(["replay", "idle.csv"]) == 0
     out, err = streams()

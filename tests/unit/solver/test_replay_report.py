@@ -24,7 +24,7 @@ from oakum_solver.replay.binning import bin_edges, reduce_steps
 from oakum_solver.replay.charts import charts
 from oakum_solver.replay.export import as_document, gap, steps_csv
 from oakum_solver.replay.report import as_html
-from oakum_solver.replay.result import Losses, ReplayResult, ReplaySteps, TrainerOutcome
+from oakum_solver.replay.result import LearntCurves, Losses, ReplayResult, ReplaySteps, TrainerOutcome
 from oakum_solver.replay.time_charts import nodes_over_time, sizes
 
 CODE = "</script><img src=x onerror=alert(1)> & <b>bold</b>"
@@ -110,6 +110,14 @@ def test_the_document_holds_every_figure() -> None:
     assert trainers[1] == {
         "name": "endless", "submit_s": 0.0, "start_s": 60.0, "end_s": None, "samples": 5e6, "wanted_samples": None,
         "node_hours": 12.0, "rescales": 4,
+    }  # fmt: skip
+
+
+def test_the_document_says_what_learning_has_cost() -> None:
+    learnt = LearntCurves(efficiency=0.76, settled_after_h=math.inf, as_known=0.9, explored=0.01)
+    document = as_document(small_result(learnt=learnt))
+    assert document["learnt"] == {
+        "efficiency": 0.76, "cost": pytest.approx(0.05), "settled_after_h": None, "as_known": 0.9, "explored": 0.01
     }  # fmt: skip
 
 
