@@ -104,7 +104,7 @@ def _missing() -> str:
     """What this machine lacks; empty where it has all."""
     import torch
 
-    if not torch.backends.cuda.is_built():
+    if torch.version.cuda is None:
         return f"this torch ({torch.__version__}) was built without CUDA"
     return "" if torch.cuda.is_available() else "torch sees no GPU here"
 
