@@ -82,7 +82,7 @@ def every_plan(problem: Problem) -> Iterator[Plan]:
         yield plan
 
 
-@settings(max_examples=scaled(60), deadline=None)
+@settings(max_examples=scaled(25), deadline=None)
 @given(st.randoms(use_true_random=True))
 def test_a_plan_in_bundles_is_worth_the_optimum(random: Random) -> None:
     problem = random_bundled(random, 6)
@@ -92,7 +92,7 @@ def test_a_plan_in_bundles_is_worth_the_optimum(random: Random) -> None:
     assert plan.optimal
 
 
-@settings(max_examples=scaled(100), deadline=None)
+@settings(max_examples=scaled(50), deadline=None)
 @given(st.randoms(use_true_random=True), st.sampled_from(POLICIES))
 def test_every_policy_keeps_to_bundles_and_names_a_bound(random: Random, policy: Policy) -> None:
     problem = random_bundled(random, 16)

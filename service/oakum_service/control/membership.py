@@ -226,8 +226,8 @@ def _publish(
         trainer.started_at = trainer.published_at
         trainer.account = TimeAccount(began_at=trainer.started_at, since=trainer.started_at)
     else:
-        trainer.nodes_gained += _num_slots(session, gained)
-    trainer.nodes_lost += _num_slots(session, removed - released - set(decision.left_out))
+        trainer.nodes_gained += _num_slots(session, trainer, gained)
+    trainer.nodes_lost += _num_slots(session, trainer, removed - released - set(decision.left_out))
     trainer.rescales += bool(trainer.members)
     trainer.generation += 1
     trainer.members = decision.members
@@ -244,10 +244,10 @@ def _publish(
     )
 
 
-def _num_slots(session: Session, fragments: Collection[str]) -> int:
-    """How many slots these fragments have together, whether they still run or have ended."""
-    if not fragments:
-        return 0
+def _num_slots(session: Session, trainer: Trainer, fragments: Collection[str]) -> int:
+    """How many slots these fragments of the trainer have together, whether they still run or have ended."""
+    if trainer.spec.slots_per_fragment == 1 or not fragments:
+        return len(fragments)
     return session.scalar(select(func.sum(Fragment.num_slots)).where(Fragment.id.in_(fragments))) or 0
 
 
