@@ -16,6 +16,7 @@ from oakum_service.control.usage import Usage, hourly_usage
 from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.usage import LostHour
+from oakum_service.documents.slots import slots_in
 from oakum_service.states import NodeState
 
 _HOUR_S = 3600.0
@@ -53,20 +54,21 @@ def lose(session: Session, at: float, **amounts: float) -> None:
 
 
 def note_launches(session: Session, nodes: Sequence[str], now: float) -> None:
-    """Add the time for which these nodes, on which fragments are launched at `now`, have been free in vain."""
+    """Add the time for which these nodes or slots, on which fragments are launched at `now`, have been free in
+    vain."""
+    if not nodes:
+        return
+    left_at: dict[str, float] = {}
+    lately = select(Fragment.node, Fragment.ended_at).where(Fragment.ended_at >= now - LONGEST_LATE_S)
+    for place, ended_at in session.execute(lately.order_by(Fragment.ended_at)):
+        left_at |= {slot: ended_at or now for slot in slots_in(place)}
     late_s = 0.0
     is_hole = (NodeInterval.state == NodeState.HOLE) & NodeInterval.end_at.is_(None)
     for begin in range(0, len(nodes), _AT_ONCE):
         some = nodes[begin : begin + _AT_ONCE]
         holes = select(NodeInterval.node, NodeInterval.start_at).where(NodeInterval.node.in_(some), is_hole)
-        left = (
-            select(Fragment.node, func.max(Fragment.ended_at))
-            .where(Fragment.node.in_(some), Fragment.ended_at >= now - LONGEST_LATE_S)
-            .group_by(Fragment.node)
-        )
-        left_at = dict(session.execute(left).all())
         for node, start_at in session.execute(holes):
-            free_s = now - max(start_at, left_at.get(node) or start_at)
+            free_s = now - max(start_at, left_at.get(node, start_at))
             late_s += free_s if 0.0 < free_s <= LONGEST_LATE_S else 0.0
     if late_s:
         lose(session, now, late_node_s=late_s)

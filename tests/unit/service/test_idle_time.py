@@ -17,6 +17,7 @@ from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment, FragmentState
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.db.models.usage import LostHour
+from oakum_service.documents.slots import bundle_name, slot_name
 from oakum_worker.protocol import Phase
 from scripted_trainer import ScriptedTrainer
 from virtual_site import VirtualSite
@@ -71,6 +72,18 @@ def test_a_node_that_is_launched_on_soon_was_found_late_and_one_that_waited_was_
         note_launches(session, [*free_since, "taken"], NOW)
         note_launches(session, [], NOW)
     assert losses(sessions, NOW) == (30.0 + 7.0, 0.0, 0.0)
+
+
+def test_a_slot_that_a_fragment_had_with_others_is_free_since_its_end(sessions: Sessions) -> None:
+    add_trainer(sessions)
+    with sessions.begin() as session:
+        session.add(NodeInterval(node="n1", state="hole", start_at=NOW - 5000.0, end_at=None))
+        session.add(NodeInterval(node=slot_name("n2", 1), state="hole", start_at=NOW - 5000.0, end_at=None))
+    both = bundle_name([slot_name("n2", 0), slot_name("n2", 1)])
+    add_fragment(sessions, both, NOW - 400.0, state=FragmentState.ENDED, ended_at=NOW - 7.0)
+    with sessions.begin() as session:
+        note_launches(session, ["n1", slot_name("n2", 1)], NOW)
+    assert losses(sessions, NOW) == (7.0, 0.0, 0.0)
 
 
 def test_a_start_up_is_lost_until_a_fragment_trains_and_all_of_one_that_never_does(
