@@ -39,12 +39,16 @@ class Decision:
 
 
 def decide(
-    now: Membership, fragments: tuple[FragmentView, ...], min_nodes: int, sizes: tuple[int, ...] = ()
+    now: Membership,
+    fragments: tuple[FragmentView, ...],
+    min_nodes: int,
+    sizes: tuple[int, ...] = (),
+    max_nodes: int | None = None,
 ) -> Decision | None:
     """The change of membership that the reports call for, or None when nothing is to be changed yet. `sizes` are
     the only numbers of nodes that the members may have together, rising; every number will do where there are
-    none."""
-    situation = Situation(now, fragments, min_nodes, sizes)
+    none. Nobody joins members that stay and have `max_nodes`."""
+    situation = Situation(now, fragments, min_nodes, sizes, max_nodes)
     if situation.break_is_news:
         return Decision(None, now.generation, cause=_CONNECTION_BROKE)
     if situation.awaits_answers:
@@ -74,6 +78,7 @@ class Situation:
     fragments: tuple[FragmentView, ...]
     min_nodes: int
     sizes: tuple[int, ...] = ()
+    max_nodes: int | None = None
 
     @cached_property
     def members(self) -> tuple[FragmentView, ...]:
@@ -191,19 +196,31 @@ class Situation:
         """Members of the next generation, in order of rank; empty if training has to pause.
 
         Of more than the trainer can train on together, as many are members as it can, those with the state first,
-        then survivors; the others wait until it can use them or the plan wants their nodes back.
+        then survivors; the others wait until it can use them or the plan wants their nodes back. The successor of
+        a fragment that reaches its time limit waits until that one is told to leave.
 
         If the survivors and newcomers lack the state while another fragment has it, they would begin from an older
         checkpoint. So members that hold the state and have time stay until the others have it, too. If there are
         no such members, training pauses: a fragment that has the state saves it first, or loads it from memory
         soon.
         """
-        chosen = (*self.survivors, *self.newcomers)
+        newcomers = self._joining()
+        chosen = (*self.survivors, *newcomers)
         if self.state_exists and not _hold_state(chosen):
             bearers = [member for member in self.not_needed if member.holds]
-            chosen = (*self._staying_with(bearers), *self.newcomers) if bearers else ()
+            chosen = (*self._staying_with(bearers), *newcomers) if bearers else ()
         chosen = self._fitting(chosen)
         return chosen if _slots(chosen) >= self.min_nodes else ()
+
+    def _joining(self) -> tuple[FragmentView, ...]:
+        """The newcomers for whom the trainer has room, and those with the state."""
+        if self.max_nodes is None:
+            return self.newcomers
+        joining: tuple[FragmentView, ...] = ()
+        for newcomer in self.newcomers:
+            if newcomer.holds or _slots((*self.survivors, *joining, newcomer)) <= self.max_nodes:
+                joining = (*joining, newcomer)
+        return joining
 
     def _fitting(self, chosen: tuple[FragmentView, ...]) -> tuple[FragmentView, ...]:
         """As many of them as the trainer can train on together, in the same order."""

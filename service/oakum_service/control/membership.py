@@ -131,7 +131,8 @@ class MembershipUpdater:
                     recall=waited_s > max(self._regroup_timeout_s, 2 * (report.startup_s or 0.0)),
                 )
                 views.append(view(membership, _known(fragment, silent=fragment.id in silent), report, late))
-        return decide(membership, tuple(views), trainer.spec.min_nodes, trainer.spec.listed_sizes)
+        spec = trainer.spec
+        return decide(membership, tuple(views), spec.min_nodes, spec.listed_sizes, spec.max_nodes)
 
 
 def _read(session: Session) -> dict[str, list[_FragmentRow]]:

@@ -61,6 +61,30 @@ def test_when_one_goes_the_next_smaller_number_of_those_with_the_state_train_on(
     assert lost.members == ("c", "d", "e", "f")
 
 
+def test_a_successor_waits_at_the_maximum_until_the_one_before_it_is_told_to_leave() -> None:
+    now = Membership(1, ("a", "b"), 0)
+    assert decide(now, (training("a"), training("b"), ready("c")), min_nodes=1, max_nodes=2) is None
+    leaving = training("a", released=True)
+    assert decide(now, (leaving, training("b"), ready("c")), min_nodes=1, max_nodes=2) == Decision(
+        ("b", "c"), 0, has_state=True, cause="1 joined, 1 left"
+    )
+
+
+def test_a_last_replica_beyond_the_maximum_hands_its_state_on() -> None:
+    now, leaving = Membership(1, ("a",), 0), training("a", released=True)
+    assert decide(now, (training("a"), ready("b")), min_nodes=1, max_nodes=1) is None
+    assert decide(now, (leaving, ready("b")), min_nodes=1, max_nodes=1) == Decision(
+        ("a", "b"), 0, has_state=True, cause="1 joined"
+    )
+
+
+def test_a_newcomer_with_the_state_joins_members_without_it_at_the_maximum() -> None:
+    bearer = FragmentView("b", Phase.READY, alive=True, holds=True)
+    decision = decide(Membership(1, ("a",), 0), (training("a", holds=False), bearer), min_nodes=1, max_nodes=1)
+    assert decision is not None
+    assert decision.members == ("a", "b")
+
+
 def test_fewer_than_the_smallest_number_pause() -> None:
     fragments = (training("a", phase=Phase.LEAVING), training("b"), training("c"), training("d"))
     decision = decide(Membership(1, ("a", "b", "c", "d"), 0), fragments, min_nodes=4, sizes=(4, 8))
