@@ -32,6 +32,8 @@ class LocalClusterSettings(SettingsGroup):
     """Run times of foreground jobs are clipped to `shortest_job_s` ... `longest_job_s`, in real seconds."""
     grace_s: Annotated[float, Field(gt=0)] = 5.0
     """Seconds from SIGTERM to SIGKILL when a foreground job takes a node."""
+    time_limit_s: Annotated[float, Field(gt=0)] | None = None
+    """Time limit of a fragment in seconds, such as clusters have; default: none."""
     fork_server: bool = True
     """Fork agents and ranks from a process that has already imported what they need. Ignored on a machine with
     a GPU."""

@@ -41,6 +41,7 @@ from oakum_worker.protocol import FragmentConfig
 _log = logging.getLogger("oakum.local")
 
 _SIGNAL_EVERY_S = 0.5
+_KEPT_ENDS = 1000
 _STARTED_S = 30.0
 """Longest time in seconds that the end of the cluster waits for fragments that are being started."""
 # A foreground job's process on a node: sleeps for its run time, or until the cluster that started it is gone.
@@ -57,6 +58,8 @@ class _Fragment:
     process: psutil.Process
     kill_at_s: float | None = None
     """When SIGKILL follows its first SIGTERM; None before that."""
+    leaves_at: float | None = None
+    """When its time limit ends it; None where there is none."""
     signal_at_s: float = 0.0
     """When SIGTERM is sent again: a process that was just being started may have missed the first one."""
 
@@ -93,6 +96,8 @@ class LocalCluster:
         self._changed = threading.Condition()
         self._starter = FragmentStarter(self._fragments_dir, forks=settings.fork_server)
         self._fragments: dict[str, _Fragment] = {}
+        self._timed_out: deque[str] = deque(maxlen=_KEPT_ENDS)
+        """The newest fragments that have reached their time limit."""
         self._starting: set[str] = set()
         """Nodes on which a fragment is being started."""
         self._queue: deque[ForegroundRequest] = deque()
@@ -133,9 +138,15 @@ class LocalCluster:
                 )
                 for node in self._nodes
             )
-            own = tuple(OwnJob(str(f.process.pid), f.id, f.node) for f in self._fragments.values())
-            announced_jobs = self._announcements(announced)
-            return Snapshot(time.time(), nodes, own, tuple(self._starts), announced=announced_jobs)
+            own = tuple(OwnJob(str(f.process.pid), f.id, f.node, f.leaves_at) for f in self._fragments.values())
+            return Snapshot(
+                time.time(),
+                nodes,
+                own,
+                tuple(self._starts),
+                timed_out=frozenset(self._timed_out),
+                announced=self._announcements(announced),
+            )
 
     def taken_at(self) -> float | None:
         """The present time in Unix seconds: the embedded cluster's state is never old."""
@@ -228,6 +239,8 @@ class LocalCluster:
     def _watch(self, fragment: _Fragment) -> None:
         """Keep the fragment in the cluster's list until its last process has ended. Returns at once: a thread
         waits for the fragment's first process and then kills all others."""
+        if (limit_s := self._settings.time_limit_s) is not None:
+            fragment.leaves_at = fragment.process.create_time() + limit_s
         self._fragments[fragment.id] = fragment
 
         def wait() -> None:
@@ -269,6 +282,7 @@ class LocalCluster:
 
     def _turn(self) -> float:
         """Do what is due; returns when the next thing is due, in Unix seconds, unless an event comes before."""
+        self._evict_timed_out()
         self._press_evicted()
         changed = self._take_arrivals() | self._take_ends() | self._allocate() | self._start_allocated()
         if changed:
@@ -278,8 +292,9 @@ class LocalCluster:
     def _wake_at_s(self) -> float:
         evicted = [f for f in self._fragments.values() if f.kill_at_s is not None]
         kills = [min(f.signal_at_s, f.kill_at_s or f.signal_at_s) for f in evicted]
+        limits = [f.leaves_at for f in self._fragments.values() if f.leaves_at is not None and f.kill_at_s is None]
         arrivals = [self._next_at_s] if self._next is not None else []
-        return min(itertools.chain(kills, arrivals), default=time.time() + 60.0)
+        return min(itertools.chain(kills, limits, arrivals), default=time.time() + 60.0)
 
     def _take_arrivals(self) -> bool:
         arrived = False
@@ -354,6 +369,12 @@ class LocalCluster:
         process.wait()
         with self._changed:
             self._changed.notify_all()
+
+    def _evict_timed_out(self) -> None:
+        for fragment in self._fragments.values():
+            if fragment.leaves_at is not None and fragment.leaves_at <= time.time() and fragment.kill_at_s is None:
+                self._timed_out.append(fragment.id)
+                self._evict(fragment)
 
     def _press_evicted(self) -> None:
         for fragment in self._fragments.values():
