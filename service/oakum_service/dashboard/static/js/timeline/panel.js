@@ -10,13 +10,12 @@ import { Density } from "./density.js";
 import { Finder } from "./finder.js";
 import { Gestures } from "./gestures.js";
 import { Lack } from "./lack.js";
-import { ORDERS, SHOWN, rowsOf } from "./node_rows.js";
+import { ORDERS, rowsOf } from "./node_rows.js";
 import { Picture } from "./picture.js";
+import { ALL_SHOWN, askedFor, keepInAddress } from "./picture_address.js";
 import { Strip } from "./strip.js";
-import { TimeWindow } from "./time_window.js";
 import { Tip, linesAbout } from "./tooltip.js";
 
-const FIRST_SPAN_S = 180;
 const SLIDE_EVERY_MS = 80;
 const LOAD_AFTER_MS = 120;
 const DENSITY_EVERY_S = 12;
@@ -204,7 +203,7 @@ export class TimelinePanel {
   #settle() {
     clearTimeout(this.#waiting);
     this.#waiting = setTimeout(() => {
-      this.#toAddress();
+      keepInAddress(this.window, this.options, this.#now());
       this.#draw();
       this.#densityAt = 0;
       this.#load().catch(() => {}); // the next refresh tells of what is wrong
@@ -290,17 +289,6 @@ export class TimelinePanel {
     this.#settle();
   }
 
-  /** Keeps the window and the rows in the address, so that a link shows what the reader sees. */
-  #toAddress() {
-    const here = place();
-    if (here.parts.length) return;
-    const { from, to } = this.window.at(this.#now());
-    const time = this.window.follows ? { span: this.window.span === FIRST_SPAN_S ? "" : Math.round(this.window.span) } : { from: Math.round(from), to: Math.round(to) };
-    const { show, order, find } = this.options;
-    const rows = { show: show === "all" ? "" : show, order: order === "name" ? "" : order, find };
-    history.replaceState(null, "", address([], { ...time, ...rows }));
-  }
-
   /** Shows what an address says that the reader has come to while the page was open. */
   #follow() {
     if (place().parts.length) return;
@@ -310,14 +298,8 @@ export class TimelinePanel {
   }
 
   #fromAddress() {
-    const { parts, query } = place();
-    const asked = parts.length ? new URLSearchParams() : query;
-    const numberOf = (name) => (Number.isFinite(Number(asked.get(name))) ? Number(asked.get(name)) : 0);
-    this.window = new TimeWindow(numberOf("span") || FIRST_SPAN_S);
-    if (numberOf("from") && numberOf("to") > numberOf("from")) this.window.show(numberOf("from"), numberOf("to"), this.#now());
-    const shown = [...SHOWN, ["dense", "All at once"]];
-    this.options = { show: known(shown, asked.get("show")) ?? "all", order: known(ORDERS, asked.get("order")) ?? "name", find: asked.get("find") ?? "" };
-    fill(byId("rows-show"), shown, this.options.show);
+    ({ window: this.window, options: this.options } = askedFor(this.#now()));
+    fill(byId("rows-show"), ALL_SHOWN, this.options.show);
     fill(byId("rows-order"), ORDERS, this.options.order);
     byId("rows-find").value = this.options.find;
   }
@@ -355,10 +337,6 @@ export class TimelinePanel {
     byId("selected").replaceChildren(text, ...way);
     byId("selected").hidden = false;
   }
-}
-
-function known(choices, text) {
-  return choices.some(([value]) => value === text) ? text : null;
 }
 
 function fill(select, choices, chosen) {
