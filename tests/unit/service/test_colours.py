@@ -83,9 +83,9 @@ def contrast(one: str, other: str) -> float:
 
 
 def neighbours(theme: str) -> list[tuple[str, str, str, str]]:
-    """(name, colour, name, colour) of all that may stand side by side: bars of nodes, the strip's areas, parts
-    of a trainer's time, outlines of what is to come. What warms up is outlined in its tone, which tells it from
-    others."""
+    """(name, colour, name, colour) of all that may stand side by side: bars of nodes and where none is, areas of
+    the strip and its rest, parts of a trainer's time, outlines of what is to come. What warms up is outlined in
+    its tone, which tells it from others."""
     facts, page = variables("colours.css", theme), variables("style.css", theme)
     share = float(facts["warming-share"].rstrip("%")) / 100
     facts |= {f"warming-{tone}": mixed(facts[tone], page["surface"], share) for tone in TONES}
@@ -93,6 +93,8 @@ def neighbours(theme: str) -> list[tuple[str, str, str, str]]:
     pairs += itertools.product(TONES, ["foreground", "idle", *STALLS])
     pairs += [(f"warming-{tone}", tone) for tone in TONES]
     pairs.append(("announced", "reserved"))
+    facts |= {"no bar": page["surface"], "the strip's rest": page["ground"]}
+    pairs += itertools.product(USES, ["no bar", "the strip's rest"])
     return [(one, facts[one], other, facts[other]) for one, other in pairs]
 
 

@@ -38,7 +38,7 @@ export class SubmitView {
     this.faults = new FieldFaults();
     this.form = h("form", { class: "spec-form", id: "spec-form", novalidate: "" });
     this.verdict = h("div", { id: "verdict", role: "status" });
-    this.yaml = h("pre", { id: "spec-yaml", tabindex: 0, "aria-label": "The spec as YAML" });
+    this.yaml = h("pre", { id: "spec-yaml", tabindex: 0, role: "region", "aria-label": "The spec as YAML" });
     this.line = h("code", { id: "spec-line" });
     this.text = h("textarea", { id: "spec-text", name: "spec-text", form: "spec-form", rows: 8, spellcheck: "false", "aria-label": "A spec, YAML or JSON", "aria-describedby": "wrong-spec-text" });
     this.wrongText = h("div", { class: "wrong", id: "wrong-spec-text", role: "alert", hidden: "" });
