@@ -61,7 +61,7 @@ def note_launches(session: Session, nodes: Sequence[str], now: float) -> None:
     left_at: dict[str, float] = {}
     lately = select(Fragment.node, Fragment.ended_at).where(Fragment.ended_at >= now - LONGEST_LATE_S)
     for place, ended_at in session.execute(lately.order_by(Fragment.ended_at)):
-        left_at |= {slot: ended_at or now for slot in slots_in(place)}
+        left_at |= dict.fromkeys(slots_in(place), ended_at or now)
     late_s = 0.0
     is_hole = (NodeInterval.state == NodeState.HOLE) & NodeInterval.end_at.is_(None)
     for begin in range(0, len(nodes), _AT_ONCE):
