@@ -42,24 +42,6 @@ def synchronise(device: torch.device) -> None:
         torch.get_device_module(device).synchronize(device)
 
 
-def connect(group: dist.ProcessGroup, device: torch.device) -> None:
-    """Connect the group's ranks for collectives of tensors on `device`. Collective, and nothing on a CPU.
-
-    NCCL connects all ranks of a group at their first collective, and the host waits for the others there. So ranks
-    whose first collectives are of different groups would wait for each other for ever. Raises `RuntimeError` when
-    a rank is gone.
-    """
-    if orders(device):
-        group.allreduce([torch.zeros(1, device=device)]).wait()
-
-
-def connect_pair(group: dist.ProcessGroup, device: torch.device) -> None:
-    """As `connect`, of a group of two ranks, for messages: NCCL connects a pair for these at their first one."""
-    if orders(device):
-        message, peer = torch.zeros(1, device=device), 1 - group.rank()
-        (group.send if group.rank() == 0 else group.recv)([message], peer, 0).wait()
-
-
 class OwnStream:
     """Context in which this thread queues on a stream of its own, and not behind or before what the rank computes:
     a wait for a message would hold that up, too. Does nothing on a CPU."""

@@ -70,6 +70,24 @@ def refuse_cut(device: torch.device) -> None:
         raise GroupError("the service ended the generation during a step: the results of its collectives are void")
 
 
+def connect(group: dist.ProcessGroup, device: torch.device) -> None:
+    """Connect the group's ranks for collectives of tensors on `device`. Collective, and nothing on a CPU.
+
+    NCCL connects all ranks of a group at their first collective, and the host waits for the others there. So ranks
+    whose first collectives are of different groups would wait for each other for ever. Raises `RuntimeError` when
+    a rank is gone.
+    """
+    if nccl.orders(device):
+        group.allreduce([torch.zeros(1, device=device)]).wait()
+
+
+def connect_pair(group: dist.ProcessGroup, device: torch.device) -> None:
+    """As `connect`, of a group of two ranks, for messages: NCCL connects a pair for these at their first one."""
+    if nccl.orders(device):
+        message, peer = torch.zeros(1, device=device), 1 - group.rank()
+        (group.send if group.rank() == 0 else group.recv)([message], peer, 0).wait()
+
+
 def wait_for(work: Any, tensor: torch.Tensor) -> None:
     """Wait until a collective on `tensor`, a `dist.Work` or a future of one, has ended. Raises `RuntimeError` when
     a rank is gone. With NCCL only the CUDA stream waits."""

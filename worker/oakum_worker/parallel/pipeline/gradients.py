@@ -20,12 +20,11 @@ from torch import nn
 
 from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError
-from oakum_worker.parallel import nccl
 from oakum_worker.parallel.buckets import Bucket, lay_out, multiply_gradients, summed_in, weak_hook
 from oakum_worker.parallel.lost_peers import lost_peers
 from oakum_worker.parallel.pipeline.stages import parameters_of
 from oakum_worker.parallel.subgroups import Subgroups
-from oakum_worker.parallel.waiting import begin_all_reduce, wait_for
+from oakum_worker.parallel.waiting import begin_all_reduce, connect, wait_for
 
 _FIRST_BUCKET_BYTES = 1 << 20
 _BUCKET_BYTES = 25 << 20
@@ -66,7 +65,7 @@ class StageGradients:
                 group = subgroups.form(f"stages-{'-'.join(map(str, stages))}", ranks)
                 if group is not None and parameters:
                     with lost_peers("while the holders of a stage connected"):
-                        nccl.connect(group, parameters[0].device)
+                        connect(group, parameters[0].device)
                 self._sums.append(GradientSum(parameters, held, group, caps))
 
     @property

@@ -22,12 +22,11 @@ import torch.distributed as dist
 
 from oakum_worker.chain import Values
 from oakum_worker.errors import TaskError
-from oakum_worker.parallel import nccl
 from oakum_worker.parallel.lost_peers import lost_peers
 from oakum_worker.parallel.pipeline.messages import BoundaryTensors, TensorHeader, ValuesSpec
 from oakum_worker.parallel.pipeline.operations import SENDS, Schedule
 from oakum_worker.parallel.subgroups import Subgroups
-from oakum_worker.parallel.waiting import wait_for_message, wait_for_messages
+from oakum_worker.parallel.waiting import connect_pair, wait_for_message, wait_for_messages
 
 _CPU = torch.device("cpu")
 _POSTED_AHEAD = 2
@@ -98,7 +97,7 @@ class PeerLinks:
             group = subgroups.form(f"link-{members[0]}-{members[1]}", members)
             assert group is not None
             with lost_peers("while the workers connected"):
-                nccl.connect_pair(group, device)
+                connect_pair(group, device)
             if worker == sender:
                 self._outboxes[receiver] = _Outbox(group)
             else:
