@@ -104,6 +104,8 @@ async function tryRefresh(mine) {
     offline = false;
     byId("banner").hidden = true;
     byId("main").classList.remove("stale");
+    await new Promise((painted) => setTimeout(painted)); // The figures do not wait for what pictures need.
+    if (signal.aborted) return;
     const parts = [view === null ? overview.refreshPictures(api) : null, mine.following ? null : startEvents(mine)];
     await Promise.all(parts.map((part) => part?.catch(toldInPlace)));
     if (signal.aborted) return;
