@@ -84,7 +84,7 @@ class TestStates:
             assert "Shown is" not in said
             assert empty.buttons("#first-answer") == ["Try again"]
             assert not empty.shows("#banner")
-            assert empty.texts("#liveness") == ["Offline"]
+            empty.wait(lambda: empty.texts("#liveness") == ["Offline"], "that nothing answers")
 
         with refused(empty.driver, *DOCUMENTS):
             go_through(empty, check, dark=dark)
@@ -115,8 +115,8 @@ class TestStates:
             empty.go("users")
             empty.wait(lambda: empty.shows("#first-answer"), "that users load")
             empty.go("plans")
-            empty.wait(lambda: not empty.shows("#first-answer"), "plans", within_s=4.0)
-            assert seen(empty, "#view .empty")
+            empty.wait(lambda: seen(empty, "#view .empty"), "that there is no plan", within_s=4.0)
+            assert not empty.shows("#first-answer")
 
 
 def seen(page: Page, selector: str) -> list[str]:
