@@ -133,7 +133,7 @@ def main(
     ] = Manners.time_limit_s,
     refused: Annotated[float, typer.Option(min=0, max=1, help="Share of submissions that are refused.")] = 0.0,
     deaths: Annotated[float, typer.Option(min=0, help="Agents that die, for each day of a node.")] = 0.0,
-    turn_s: Annotated[float, typer.Option(min=1, help="Seconds between two turns without news.")] = 60.0,
+    turn_s: Annotated[float, typer.Option(min=1, help="Seconds between two turns without news.")] = 300.0,
     seed: Annotated[int, typer.Option(help="Of all that is drawn at random.")] = 1,
     nodes: Annotated[int | None, typer.Option(min=1, help="Nodes, where the SWF header does not say.")] = None,
     procs_per_node: Annotated[int | None, typer.Option(min=1, help="Processors of a node, likewise.")] = None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from random import Random
@@ -31,6 +31,8 @@ from twin.virtual_time import VirtualTimeLoop
 
 _SPREAD = 0.25
 """Largest part of the time limit by which a fragment's is shorter, as in `schedulers/slurm/submission.py`."""
+_MOST_ARRAYS = 4
+"""Of one submission, as there."""
 _STARTS_TOLD = 2000
 
 
@@ -85,6 +87,8 @@ class _Job:
     nodes: tuple[int, ...]
     """Where it may run: one node, or all of its array's."""
     submitted_at: float
+    limit_s: float
+    """Its time limit, in seconds."""
     phase: _Phase = _Phase.PENDING
     node: int | None = None
     is_preempted: bool = False
@@ -192,19 +196,35 @@ class SimulatedSlurm:
         holes = [config for config in configs if self._is_hole(config.node)]
         if not holes:
             raise SchedulerError(f"{configs[0].node} is not idle any more")
-        nodes = tuple(self._number[config.node] for config in holes)
-        jobs = [_Job(next(self._numbers), config, nodes, now) for config in holes]
-        for job, node in zip(jobs, nodes, strict=True):
+        jobs = [job for array in self._arrays(holes) for job in array]
+        for job, config in zip(jobs, holes, strict=True):
             self._waiting[job.config.fragment] = self._jobs[job.config.fragment] = job
-            self._node_time.turn(node, Use.PENDING, self._loop.time())
+            self._node_time.turn(self._number[config.node], Use.PENDING, self._loop.time())
         # Slurm chooses which task of an array gets which node.
         for job in self._random.sample(jobs, len(jobs)):
             self._loop.call_later(self._manners.pending_s, self._begin, job)
-        shown = [job.config.node if len(jobs) == 1 else None for job in jobs]
-        own = [OwnJob(str(job.number), job.config.fragment, node) for job, node in zip(jobs, shown, strict=True)]
+        own = [
+            OwnJob(str(job.number), job.config.fragment, None if len(job.nodes) > 1 else job.config.node)
+            for job in jobs
+        ]
         self._overlay.note_submitted(own, now)
         self._hint()
         return {job.fragment: job.job_id for job in own}
+
+    def _arrays(self, configs: Sequence[FragmentConfig]) -> Iterator[list[_Job]]:
+        """The jobs of a submission, by array: those of one array have the same nodes and the same time limit, in
+        whole minutes."""
+        ordered = sorted(configs, key=self._limit_s)
+        number = max(1, min(_MOST_ARRAYS, len(configs) // self.array_from))
+        for index in range(number):
+            some = ordered[index * len(ordered) // number : (index + 1) * len(ordered) // number]
+            nodes = tuple(self._number[config.node] for config in some)
+            limit_s = min(map(self._limit_s, some)) // 60 * 60
+            yield [_Job(next(self._numbers), config, nodes, self._loop.now(), limit_s) for config in some]
+
+    def _limit_s(self, config: FragmentConfig) -> float:
+        share = int.from_bytes(hashlib.sha256(config.fragment.encode()).digest()[:4]) / 2**32
+        return self._manners.time_limit_s * (1 - _SPREAD * share)
 
     def cancel(self, fragment: str) -> None:
         job = self._jobs.get(fragment)
@@ -301,9 +321,7 @@ class SimulatedSlurm:
         self._changed.add(job.node)
         self._node_time.turn(job.node, Use.START_UP, self._loop.time())
         self.agents.start(job.config, job.node)
-        share = int.from_bytes(hashlib.sha256(job.config.fragment.encode()).digest()[:4]) / 2**32
-        limit_s = self._manners.time_limit_s * (1 - _SPREAD * share)
-        self._loop.call_later(max(0.0, limit_s - self.grace_s), self._near_limit, job)
+        self._loop.call_later(max(0.0, job.limit_s - self.grace_s), self._near_limit, job)
 
     def _near_limit(self, job: _Job) -> None:
         if job.phase is _Phase.RUNNING and not job.is_preempted:

@@ -54,7 +54,7 @@ class TwinSettings:
 
     manners: Manners = field(default_factory=Manners)
     pace: Pace = field(default_factory=Pace)
-    turn_s: float = 60.0
+    turn_s: float = 300.0
     """Between two turns of the controller without news, in seconds: these change little, and a day has many."""
     seed: int = 1
     service: dict[str, Any] = field(default_factory=dict)
