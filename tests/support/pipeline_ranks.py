@@ -34,6 +34,8 @@ from waiting import DEADLINE_S
 
 torch.set_num_threads(1)
 
+STAND_IN = "TESTS_ON_STAND_IN"
+"""Environment variable of a process that may compute on what stands in for GPUs (`test_over_stand_in`)."""
 CPU = torch.device("cpu")
 NUM_WORDS, LENGTH, WIDTH = 11, 6, 16
 R = TypeVar("R")

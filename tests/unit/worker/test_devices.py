@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -18,15 +19,16 @@ from oakum_worker.parallel.subgroups import StoreSubgroups
 from oakum_worker.parallel.torus import TorusAllReduce, TorusShape
 from oakum_worker.profiling.micro_batch_probe import Probe
 from oakum_worker.task import Task
-from pipeline_ranks import Pipeline, Training, in_threads, train_alone, train_in_threads
+from pipeline_ranks import STAND_IN, Pipeline, Training, in_threads, train_alone, train_in_threads
 from training_ranks import Points, build_spec
 
 
 def devices(number: int) -> pytest.MarkDecorator:
-    """Run on the CPU, on what stands in for GPUs where ranks talk, and on that many GPUs where they are there."""
+    """Run on the CPU, on that many GPUs where they are there, and on what stands in for GPUs where ranks talk and
+    the process may use it (`test_over_stand_in`)."""
     too_few = torch.cuda.device_count() < number
     gpus = pytest.param("cuda", marks=pytest.mark.skipif(too_few, reason=f"needs cuda: {number} devices"))
-    stand_in = ["stand_in"] if number > 1 else []
+    stand_in = ["stand_in"] if number > 1 and STAND_IN in os.environ else []
     return pytest.mark.parametrize("device", ["cpu", *stand_in, gpus])
 
 
