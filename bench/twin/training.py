@@ -61,7 +61,7 @@ class Pace:
     deaths_per_node_day: float = 0.0
 
     def draw(self, random: Random, seconds: float) -> float:
-        """One duration; its mean is `seconds`."""
+        """Draw a duration in seconds from a log-normal distribution whose mean is `seconds`."""
         if not self.spread:
             return seconds
         return seconds * math.exp(random.gauss(-(self.spread**2) / 2, self.spread))
