@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,10 @@ from oakum_service.api.ownership import check_may_change, may_read
 from oakum_service.api.problems import problem_response
 from oakum_service.api.quotas import check_quota, check_storage
 from oakum_service.api.views import find_trainer
+from oakum_service.control.hosts import sizes_of
 from oakum_service.control.new_trainers import GivenState, give_state, refuse_state_of, step_to_begin_from
 from oakum_service.control.observe import newest_observation
 from oakum_service.db.models.trainers import Trainer
-from oakum_service.documents.slots import node_of
 from oakum_service.errors import Conflict, Forbidden, NoticeRefused, RequestError
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec, explain
@@ -97,13 +96,13 @@ def check_slurm(spec: TrainerSpec, context: Context) -> None:
 def _check_slots(spec: TrainerSpec, context: Context) -> None:
     """Raise `Conflict` if a fragment needs more slots of one node than any node has, where nodes are known."""
     slots = spec.slots_per_fragment
-    if slots in (1, "node"):
+    if slots == "node" or slots == 1:
         return
     with context.readers.begin() as session:
         observed = newest_observation(session)
     nodes = () if observed is None else observed.snapshot.nodes
-    most = max(Counter((node_of(node.name), node.node_type) for node in nodes).values(), default=None)
-    if most is not None and slots != "node" and most < slots:
+    most = max(sizes_of(nodes).values(), default=None)
+    if most is not None and most < slots:
         are_whole = (
             "nodes are given as a whole here" if most == 1 else f"no node has more than {most} slots of a type"
         )

@@ -80,8 +80,9 @@ class ReportInbox:
         newest = _newest(arrivals)
         with REPORT_WRITE_S.time(), self._sessions.begin() as session:
             live = _live(session, newest)
-            _store(session, [newest[fragment] for fragment in sorted(live)])
-            self._keep_uses(session, [newest[fragment] for fragment in sorted(live)])
+            kept = [newest[fragment] for fragment in sorted(live)]
+            _store(session, kept)
+            self._keep_uses(session, kept)
         REPORTS.inc(len(arrivals))
         for fragment in newest.keys() - live:
             self._forget(fragment)

@@ -20,8 +20,7 @@ def record_gap(session: Session, now: float) -> None:
     point is unknown."""
     started = Trainer.started_at.is_not(None)
     for trainer in session.execute(select(Trainer).where(Trainer.state.in_(LIVE_STATES), started)).scalars():
-        has_nodes = bool(trainer.members) and trainer.progress is not None
-        num_nodes = trainer.progress.nodes if trainer.progress and has_nodes else len(trainer.members)
+        num_nodes = trainer.progress.nodes if trainer.members and trainer.progress else len(trainer.members)
         _add(session, trainer, now, num_nodes=num_nodes, after_gap=True)
 
 

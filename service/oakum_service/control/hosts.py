@@ -17,8 +17,13 @@ from oakum_solver.forecast import IdleNode
 from oakum_solver.problem import Host, PlannedTrainer
 from oakum_solver.wording import counted
 
-_HostKey = tuple[str, str]
+HostKey = tuple[str, str]
 """A node's name, and the type of its slots."""
+
+
+def sizes_of(present: Iterable[Node]) -> Counter[HostKey]:
+    """How many slots of each type each node has, idle or not; one where it is given as a whole."""
+    return Counter(_key(node) for node in present)
 
 
 def hosts_of(
@@ -27,8 +32,8 @@ def hosts_of(
     """The hosts of the idle slots that are `offered` to trainers; `present` are all nodes and slots, idle or not,
     and `together` the slots that fragments hold together. A node that is given as a whole is no host: it is one
     slot."""
-    sizes = Counter(_key(node) for node in present if is_part(node.name))
-    idle: dict[_HostKey, list[str]] = {}
+    sizes = sizes_of(present)
+    idle: dict[HostKey, list[str]] = {}
     for slot in offered:
         if is_part(slot.node):
             idle.setdefault((node_of(slot.node), slot.node_type), []).append(slot.node)
@@ -48,7 +53,7 @@ def hosts_of(
 def leaving_together(offered: Iterable[IdleNode]) -> list[IdleNode]:
     """The slots, with one forecast for all of a type on one node: that of the slot that is expected to leave
     first, with which a fragment that has several of them leaves."""
-    first: dict[_HostKey, IdleNode] = {}
+    first: dict[HostKey, IdleNode] = {}
     offered = list(offered)
     for slot in offered:
         key = node_of(slot.node), slot.node_type
@@ -108,8 +113,8 @@ def in_bundles(
     if slots == 1:
         yield from ([node] for node in free)
         return
-    sizes = Counter(_key(node) for node in present)
-    on_host: dict[_HostKey, list[Node]] = {}
+    sizes = sizes_of(present)
+    on_host: dict[HostKey, list[Node]] = {}
     for node in free:
         on_host.setdefault(_key(node), []).append(node)
     for key, nodes in on_host.items():
@@ -118,5 +123,5 @@ def in_bundles(
         yield from (nodes[begin : begin + size] for begin in range(0, len(nodes) - size + 1, size))
 
 
-def _key(node: Node) -> _HostKey:
+def _key(node: Node) -> HostKey:
     return node_of(node.name), node.node_type

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from oakum_service.control.usage import Usage, hourly_usage
+from oakum_service.control.usage import Usage, usage_since
 from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.usage import LostHour
@@ -79,15 +79,12 @@ def idle_time(session: Session, usage: Usage, begin: float, now: float) -> IdleT
     where losses have not been counted for so long."""
     first_hour = session.scalar(select(func.min(LostHour.hour)))
     since = begin if first_hour is None or first_hour * _HOUR_S > now else max(begin, first_hour * _HOUR_S)
-    before = hourly_usage(session, begin, since) if since > begin else {}
-    idle_s = usage.idle_node_s - sum(hour.idle_node_s for hour in before.values())
-    used_s = usage.used_node_s - sum(hour.used_node_s for hour in before.values())
+    idle_s, used_s = usage_since(session, since, now) if since > begin else usage
     late_s, start_up_s, stalled_s = _lost(session, since)
     warming = select(func.sum(Fragment.num_slots * (now - Fragment.launched_at))).where(
         Fragment.is_live, Fragment.training_at.is_(None)
     )
     # Parts of what there is: a fragment may be on its node for a moment longer than the hole lasts.
-    idle_s = max(0.0, idle_s)
     used_s = _within(used_s, idle_s)
     stalled_s = _within(stalled_s, used_s)
     start_up_s = _within(start_up_s + (session.scalar(warming) or 0.0), idle_s - used_s)
