@@ -7,10 +7,11 @@ import html
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from selenium import webdriver
@@ -23,6 +24,10 @@ from page_states import DOCUMENTS, PICTURES, View, held, refused
 DEADLINE_S = 20.0
 LOADS_S = 0.6
 """After which a view that loads says so, and before the page takes a held answer for one that never comes."""
+READS_S = 240.0
+"""In which axe reads a long page, on a machine with other work, too."""
+SETTLES_S = 20.0
+"""After which a page is drawn as it is: there the loading of a part is what is seen."""
 NOWHERE = "nowhere"
 """An address without a view: the next one begins anew."""
 
@@ -61,9 +66,11 @@ class Place:
 class Album:
     """The pictures drawn so far, and what is wrong in them."""
 
-    def __init__(self, driver: WebDriver, folder: Path) -> None:
+    def __init__(self, driver: WebDriver, folder: Path, cut: Mapping[str, int] = MappingProxyType({})) -> None:
+        """`cut`: picture -> height in pixels of its upper part, of which another picture, `top-...`, is taken."""
         self._driver = driver
         self._folder = folder
+        self._cut = cut
         self._taken: dict[tuple[str, str], list[str]] = {}
         self.faults: list[str] = []
         folder.mkdir(parents=True, exist_ok=True)
@@ -153,6 +160,7 @@ class Album:
 
     def _enter(self, place: Place) -> None:
         self._leave()
+        self._look(LOOKS[0], LOOKS[0].height)  # a phone has no room for who is signed in
         self._driver.get(f"{place.url}/#token={place.token}")
         self._wait(lambda: self._shows("#account .who"), "the account")
 
@@ -184,13 +192,19 @@ class Album:
             self._look(look, height)
             settle(self._driver, is_waited_for="loading" not in state)
         name = f"{view}-{state}-{look.name}.png".replace(" ", "-")
-        shot: Any = self._command("Page.captureScreenshot", {"captureBeyondViewport": True})
-        (self._folder / name).write_bytes(base64.b64decode(shot["data"]))
+        self._take(name)
+        if (top_px := self._cut.get(name)) is not None:
+            width = int(self._driver.execute_script("return document.documentElement.clientWidth"))
+            self._take(f"top-{name}", clip={"x": 0, "y": 0, "width": width, "height": top_px, "scale": 1})
         self._taken.setdefault((view, state), []).append(name)
         wide = self._driver.execute_script(_BESIDE)
         found = violations_seen(self._driver) + ([f"it scrolls sideways: {wide}"] if wide else [])
         self.faults += [f"{name}: {line}" for line in found]
-        print(name, f"({len(found)} faults)" if found else "", flush=True)
+        print("\n  ".join((name, *found)), flush=True)
+
+    def _take(self, name: str, **options: Any) -> None:
+        shot: Any = self._command("Page.captureScreenshot", {"captureBeyondViewport": True, **options})
+        (self._folder / name).write_bytes(base64.b64decode(shot["data"]))
 
     def _look(self, look: Look, height: int) -> None:
         is_phone = look.width == PHONE
@@ -226,16 +240,19 @@ _STATE = """
     const loads = notes.some((note) => note.checkVisibility() && note.textContent.startsWith("Loading"));
     return [document.documentElement.scrollHeight, loads];
 """
+_AT_REST = "const [done] = arguments; requestIdleCallback(() => requestIdleCallback(done), { timeout: 5000 });"
+"""Charts are drawn anew in other colours, which takes no height."""
 
 
 def settle(driver: WebDriver, *, is_waited_for: bool) -> None:
     """Return once the page's height stays as it is, and, if that is waited for, no part of it loads any more."""
     heights: list[int] = []
-    deadline_s = time.monotonic() + 6.0
+    deadline_s = time.monotonic() + SETTLES_S
     while time.monotonic() < deadline_s:
         height, loads = driver.execute_script(_STATE)
         heights.append(height)
         if len(heights) >= 4 and len(set(heights[-4:])) == 1 and not (loads and is_waited_for):
+            driver.execute_async_script(_AT_REST)
             return
         time.sleep(0.1)
 
@@ -252,6 +269,7 @@ def browser() -> Iterator[WebDriver]:
     for option in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
         options.add_argument(option)
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver") or "chromedriver"))
+    driver.set_script_timeout(READS_S)
     try:
         yield driver
     finally:

@@ -38,6 +38,10 @@ FURTHER = (
     View("overview-dense", "?span=3600&show=dense", "canvas.density"),
 )
 """Views of which one picture as they are is enough."""
+DOCS = {"overview-full-light-1440.png": "dashboard.png", "trainer-full-light-1440.png": "trainer.png"}
+"""Picture -> the one in the docs, which is its upper part."""
+TOPS_PX = {"overview-full-light-1440.png": 1250, "trainer-full-light-1440.png": 1440}
+"""Heights of these: below begin tables of a machine's own paths."""
 
 
 def main() -> None:
@@ -51,7 +55,7 @@ def main() -> None:
     only = set(filter(None, given.only.split(",")))
     chosen = [view for view in VIEWS if not only or view.name in only]
     with browser() as driver:
-        album = Album(driver, given.folder)
+        album = Album(driver, given.folder, TOPS_PX)
         with running_service() as client:
             plan = gather(client, given.history_s)
             place = Place(client.address.url, client.address.token or "", EXAMPLES[0], plan)
@@ -68,8 +72,8 @@ def main() -> None:
                     album.draw_empty(place, view)
     album.write_index()
     if given.docs:
-        for name, source in (("dashboard", "overview-full"), ("trainer", "trainer-full")):
-            shutil.copyfile(given.folder / f"{source}-light-1440.png", ROOT / "docs" / "images" / f"{name}.png")
+        for picture, name in DOCS.items():
+            shutil.copyfile(given.folder / f"top-{picture}", ROOT / "docs" / "images" / name)
     for line in album.faults:
         print(line)
     sys.exit(1 if album.faults else 0)

@@ -283,8 +283,8 @@ class TestAdministrator:
         page.press("Pause", "#actions")
         assert value_of(page, "reason") == "half a rea"
         page.press("Leave it", "dialog")
-        page.wait(lambda: not page.shows("dialog"), "its end")
-        assert page.driver.execute_script("return JSON.stringify({...sessionStorage})") == "{}"
+        kept = "return JSON.stringify({...sessionStorage})"
+        page.wait(lambda: page.driver.execute_script(kept) == "{}", "that it is forgotten")
 
     def test_a_change_that_changes_nothing_says_so(self, page: ServicePage) -> None:
         page.go("trainers/long")
@@ -386,7 +386,7 @@ class TestViewer:
     def test_buttons_that_one_may_not_press_are_not_there(
         self, viewer: ServicePage, tokens: dict[str, str]
     ) -> None:
-        """The last on this viewer, on which the user signs in after the viewer."""
+        """The viewer is last asked for here: the user signs in after it."""
         for role in ("viewer", "user"):
             if role == "user":
                 viewer.enter(tokens[role])
@@ -398,6 +398,13 @@ class TestViewer:
             # Another user's losses, log and files are not shown to users; viewers read everything.
             assert viewer.shows("#view .trainer .charts") == (role == "viewer")
             assert viewer.shows("#log") == (role == "viewer")
+
+    def test_who_may_not_see_a_loss_is_told_so_and_not_that_there_is_no_trainer(
+        self, viewer: ServicePage, tokens: dict[str, str]
+    ) -> None:
+        viewer.enter(tokens["user"], "compare?trainers=long")
+        viewer.wait(lambda: any("You have no trainer." in text for text in viewer.texts("#view .empty")), "why")
+        assert "Of other users, who alone see losses: long." in viewer.texts("#view .part")[1]
 
 
 def test_a_tab_shows_as_whom_it_acts(driver: WebDriver, client: OakumClient, tokens: dict[str, str]) -> None:

@@ -52,6 +52,14 @@ def test_the_page_asks_for_one_script_which_has_all_its_modules() -> None:
     assert (packed.headers["Content-Encoding"], plain.text) == ("gzip", packed.text)
 
 
+def test_the_page_asks_for_one_style_which_has_all_rules() -> None:
+    [style] = re.findall(r'href="(static/[^"]+\.css)"', get("/").text)
+    packed = get(f"/{style}")
+    assert packed.headers["Content-Encoding"] == "gzip"
+    rules = [path.read_text() for path in FOLDER.glob("*.css")]
+    assert (len(packed.text), [text for text in rules if text not in packed.text]) == (sum(map(len, rules)), [])
+
+
 @pytest.mark.parametrize(
     ("modules", "wrong"),
     [

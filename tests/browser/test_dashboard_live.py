@@ -139,7 +139,7 @@ class TestCards:
     def test_the_loss_of_a_trainer_without_nodes_is_the_last_one_known_with_its_age(self, cards: Page) -> None:
         captions = "[data-trainer=t-idle] .charts figcaption "
         assert cards.texts(captions + "strong.old") == ["0.25"]
-        assert cards.texts(captions + "small")[0].endswith(" ago")
+        assert cards.texts(captions + "small.age")[0].endswith(" ago")
         assert cards.texts(captions + "strong") == ["0.25", "0", "0 nodes"]
 
     def test_measured_speed_up_stands_beside_what_the_curve_predicts(self, cards: Page) -> None:

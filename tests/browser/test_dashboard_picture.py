@@ -62,6 +62,16 @@ class TestOverview:
         assert drawn <= known
         assert {"md-protein", "qcd-lattice", "climate-lr"} & set(opened.texts(".plot .job-name"))
 
+    def test_a_jobs_name_begins_where_the_last_fragment_has_left(self, opened: Page) -> None:
+        script = """
+            import("/static/js/timeline/row_bars.js").then(({ leftAt }) => arguments[0](leftAt([
+                { start_at: 10, end_at: 104 },
+                { start_at: 20, end_at: 107 },
+                { start_at: 108, end_at: null },
+            ], { start_at: 100, end_at: 120 }, 130)));
+        """
+        assert opened.driver.execute_async_script(script) == 107
+
     def test_holes_and_both_parts_of_the_fragments_are_drawn(self, opened: Page) -> None:
         assert opened.attributes(".plot .hole", "fill") == {"url(#hatch)"}
         assert opened.attributes(".plot .training", "data-trainer") == {"digits", "charlm"}

@@ -197,6 +197,28 @@ class TestResearch:
         page.press("Clear", "#view")
         page.wait(lambda: page.texts("#spec-yaml") == ["Nothing is filled in yet."], "an empty form")
 
+    def test_slots_of_a_fragment_are_a_number_or_a_word_and_are_refused_at_their_field(
+        self, page: ServicePage
+    ) -> None:
+        page.go("submit")
+        page.wait(lambda: page.shows("#field-slots_per_fragment"), "the field, without opening more fields")
+        spec = small_spec("slotted", epochs=10, max_nodes=2)
+        for name in ("name", "entrypoint", "workdir", "global_batch", "epochs", "max_nodes"):
+            page.fill(name, str(getattr(spec, name)))
+        for slots, why in (
+            ("3", "is a multiple of 3"),
+            ("nod", "'nod' should be a valid integer or 'node'"),
+            ("2", "nodes are given as a whole here"),
+        ):
+            page.fill("slots_per_fragment", slots)
+            page.wait(lambda why=why: why in page.texts("#wrong-slots_per_fragment")[0], why)  # type: ignore[misc]
+            assert page.attributes("#field-slots_per_fragment", "aria-invalid") == {"true"}
+        page.fill("slots_per_fragment", "node")
+        page.wait(lambda: "This service would take it." in verdict(page), "all slots of a node")
+        assert not page.shows("#wrong-slots_per_fragment")
+        assert "slots_per_fragment: node\n" in page.texts("#spec-yaml")[0]
+        page.press("Clear", "#view")
+
     def test_a_trainer_of_a_link_that_is_not_there_is_named(self, page: ServicePage) -> None:
         page.go("compare?trainers=alpha,nobody")
         page.wait(lambda: rows(page) == ["alpha"], "the one that is there")

@@ -280,6 +280,15 @@ class TestPicture:
         opened.click(".legend-trainer[aria-pressed=true]")
         opened.wait(lambda: not opened.texts(".plot .dimmed"), "all in the foreground again")
 
+    def test_the_legend_names_every_trainer_that_is_drawn(self, opened: Page) -> None:
+        opened.wait(lambda: opened.texts(".plot [data-trainer]") and opened.texts(".legend-trainer"), "trainers")
+        opened.wait(
+            lambda: (
+                opened.attributes(".plot [data-trainer]", "data-trainer") <= {*opened.texts(".legend-trainer")}
+            ),
+            "each of them in the legend",
+        )
+
     def test_what_is_expected_is_outlined_to_the_right_of_now(self, opened: Page) -> None:
         opened.wait(lambda: opened.texts(".plot .to-come"), "the part to come")
         script = "return [...document.querySelectorAll('.to-come, .now')].map((e) => e.getBoundingClientRect().x)"

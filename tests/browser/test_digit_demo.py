@@ -29,11 +29,14 @@ from oakum_client.demo.pages import demo_app
 from oakum_client.rest.client import OakumClient
 from oakum_worker.checkpoint.weights import load_weights
 from running_service import EXAMPLES
+from slanted_digits import slanted_digits
 
 pytestmark = pytest.mark.needs("browser")
 
 # Floors that docs/trainer/map_reduce.md declares, of held-out digits drawn as strokes.
 LEAST_OF_TEN, LEAST_OF_ALL, MOST_ERROR = 9, 0.9, 0.03
+LEAST_SLANTED = 23
+"""Of 30."""
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +219,18 @@ class TestTrained:
         assert np.all(seen[:, -8:].max(1) > 0)
         right = np.argmax([probabilities for _, probabilities in answers], 1) == numbers
         assert right.mean() >= LEAST_OF_ALL, right.mean()
+
+    def test_slanted_and_uneven_drawings_are_mostly_recognised(self, page: Page) -> None:
+        body = """
+            const { tensors } = await weights.readWeights("recogniser");
+            const network = new networks.Recogniser(tensors);
+            return given[0].map((strokes) => [...network.recognise(preprocess.seen(strokes)).probabilities]);
+        """
+        drawings = slanted_digits()
+        answers = compute(page, body, [strokes for _, strokes in drawings])
+        found = np.argmax(answers, 1)
+        right = sum(digit == said for (digit, _), said in zip(drawings, found, strict=True))
+        assert right >= LEAST_SLANTED, (right, found)
 
     def test_a_long_stroke_costs_at_its_end_what_it_costs_at_its_beginning(self, page: Page) -> None:
         script = """

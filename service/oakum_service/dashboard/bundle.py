@@ -20,9 +20,9 @@ def one_script(folder: Path, first: str) -> str:
     Raises `ValueError` for a cycle, and for another form than `import { a } from "./b.js";` and `export function`,
     `class` or `const`.
     """
-    made: dict[str, str] = {}
-    _add(folder, first, made, ())
-    return "const modules = {};\n" + "".join(made.values())
+    functions: dict[str, str] = {}
+    _add(folder, first, functions, ())
+    return "const modules = {};\n" + "".join(functions.values())
 
 
 def _add(folder: Path, path: str, made: dict[str, str], importers: tuple[str, ...]) -> None:
@@ -31,7 +31,7 @@ def _add(folder: Path, path: str, made: dict[str, str], importers: tuple[str, ..
         raise ValueError(f"{path} imports itself by way of {', '.join(importers[importers.index(path) + 1 :])}")
     text = (folder / path).read_text(encoding="utf-8")
     for _, name in _IMPORT.findall(text):
-        imported = _beside(path, name)
+        imported = _imported_path(path, name)
         if imported not in made:
             _add(folder, imported, made, (*importers, path))
     made[path] = _function(path, text)
@@ -40,7 +40,7 @@ def _add(folder: Path, path: str, made: dict[str, str], importers: tuple[str, ..
 def _function(path: str, text: str) -> str:
     def from_modules(found: re.Match[str]) -> str:
         names = found[1].replace(" as ", ": ")
-        return f'const {{ {names} }} = modules["{_beside(path, found[2])}"];'
+        return f'const {{ {names} }} = modules["{_imported_path(path, found[2])}"];'
 
     exported = _EXPORT.findall(text)
     body = _EXPORT.sub("", _IMPORT.sub(from_modules, text))
@@ -49,5 +49,5 @@ def _function(path: str, text: str) -> str:
     return f'modules["{path}"] = (() => {{\n{body}return {{ {", ".join(exported)} }};\n}})();\n'
 
 
-def _beside(path: str, name: str) -> str:
+def _imported_path(path: str, name: str) -> str:
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), name))

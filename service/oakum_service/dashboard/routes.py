@@ -43,9 +43,11 @@ _PACKED = {**GUARDS, "Cache-Control": _FOREVER, "Content-Encoding": "gzip", "Var
 """Headers of a file that is kept compressed: to do that anew takes as long as all else on the way to the first
 numbers."""
 REVALIDATE = "no-cache"
+_STYLE = re.compile(r'<link rel="stylesheet" href="static/([^"]+)"')
 _HASHED = re.compile(r"v-([0-9a-f]{16})/(.+)")
 _PLOTLY = "plotly.min.js"
 _FIRST = "js/main.js"
+_ALL_STYLES = "all.css"
 _ALL = "js/all.js"
 """The page's modules in one script. It stands beside them, since some look for files beside themselves."""
 
@@ -66,7 +68,7 @@ async def static(path: str, request: Request) -> Response:
     tag, path = found.groups() if (found := _HASHED.fullmatch(path)) else (None, path)
     if tag == files_tag() and path in _texts() and "gzip" in request.headers.get("Accept-Encoding", ""):
         return Response(_packed(path), headers={**_PACKED, "Content-Type": _texts()[path]})
-    if path == _ALL:
+    if path in (_ALL, _ALL_STYLES):
         plain = {**GUARDS, "Cache-Control": REVALIDATE, "Content-Type": _texts()[path]}
         return Response(_read(path), headers=plain)
     files = StaticFiles(directory=_plotly_folder()) if path == _PLOTLY else _PAGE
@@ -84,10 +86,10 @@ async def send_file(files: StaticFiles, path: str, request: Request, caching: st
 @functools.cache
 def files_tag() -> str:
     """A hash over the page's files and Plotly's version, which changes when one of these does."""
-    found = hashlib.sha256(version("plotly").encode())
+    digest = hashlib.sha256(version("plotly").encode())
     for path in sorted(FOLDER.rglob("*.*")):
-        found.update(path.relative_to(FOLDER).as_posix().encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()[:16]
+        digest.update(path.relative_to(FOLDER).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 @functools.cache
@@ -95,8 +97,8 @@ def _texts() -> dict[str, str]:
     """The scripts and styles by their paths, with their types."""
     types = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
     files = (path for path in FOLDER.rglob("*.*") if path.suffix in types)
-    made = dict.fromkeys((_PLOTLY, _ALL), types[".js"])
-    return made | {path.relative_to(FOLDER).as_posix(): types[path.suffix] for path in files}
+    types_by_path = dict.fromkeys((_PLOTLY, _ALL), types[".js"]) | {_ALL_STYLES: types[".css"]}
+    return types_by_path | {path.relative_to(FOLDER).as_posix(): types[path.suffix] for path in files}
 
 
 @functools.cache
@@ -108,14 +110,24 @@ def _packed(path: str) -> bytes:
 def _read(path: str) -> bytes:
     if path == _ALL:
         return one_script(FOLDER, _FIRST).encode()
+    if path == _ALL_STYLES:
+        return b"".join((FOLDER / name).read_bytes() for name in _STYLE.findall(_source()))
     return ((_plotly_folder() if path == _PLOTLY else FOLDER) / path).read_bytes()
 
 
 @functools.cache
 def _page() -> str:
-    """The page, with its modules as one script."""
-    html = (FOLDER / "index.html").read_text(encoding="utf-8").replace(f'"static/{_FIRST}"', f'"static/{_ALL}"')
+    """The page, with its modules as one script and its styles as one: each further file takes a connection."""
+    html = _source().replace(f'"static/{_FIRST}"', f'"static/{_ALL}"')
+    *rest, last = _STYLE.findall(html)
+    for name in rest:
+        html = html.replace(f'    <link rel="stylesheet" href="static/{name}">\n', "")
+    html = html.replace(f'"static/{last}"', f'"static/{_ALL_STYLES}"')
     return re.sub(r'"static/([^"]+\.(?:css|js))"', rf'"static/v-{files_tag()}/\1"', html)
+
+
+def _source() -> str:
+    return (FOLDER / "index.html").read_text(encoding="utf-8")
 
 
 def _plotly_folder() -> Path:

@@ -76,10 +76,11 @@ export class Charts {
     this.nothing = nothing;
     this.figures = charts.map((chart) => {
       const value = h("strong");
-      const age = h("small");
+      const age = h("small", { class: "age" });
+      const hint = h("small");
       const area = h("div", { class: "chart" });
-      const figure = h("figure", {}, h("figcaption", {}, h("span", {}, chart.unit ? `${chart.name}, ${chart.unit}` : chart.name), h("span", {}, age, " ", value)), area);
-      return { chart, value, age, area, figure };
+      const figure = h("figure", {}, h("figcaption", {}, h("span", {}, chart.unit ? `${chart.name}, ${chart.unit}` : chart.name, " ", hint), h("span", {}, age, " ", value)), area);
+      return { chart, value, age, hint, area, figure };
     });
     this.whole = button("Whole time", () => axis.choose(null), { class: "button whole-time", hidden: "" });
     this.element = h("div", { class: "charts" }, this.whole, ...this.figures.map(({ figure }) => figure), this.#note);
@@ -185,6 +186,7 @@ export class Charts {
     const made = layout(figure, this.#points, style);
     const { range, whole } = this.axis;
     made.xaxis.range = range ?? whole;
+    if (figure.chart.step) setText(figure.hint, made.shapes.length ? "dotted lines: it changes" : "");
     if (!this.zoomable) return made;
     made.xaxis.fixedrange = false;
     return { ...made, dragmode: "zoom", uirevision: range?.join() ?? "whole" };
@@ -223,7 +225,8 @@ export function trace(chart, x, points, style) {
     x,
     y: points.map(chart.of),
     text: points.map((point) => chart.write(chart.of(point))),
-    mode: "lines",
+    mode: x.length === 1 ? "markers" : "lines", // A line of one point would not be seen.
+    marker: { color: colour, size: 4 },
     line: { color: colour, width: 1.75, shape: chart.step ? "hv" : "linear", dash: chart.dash ?? "solid" },
     fill: chart.step ? "tozeroy" : "none",
     fillcolor: washed(colour),

@@ -25,6 +25,8 @@ export class CompareView {
   title = "Compare trainers";
   #runs = new Map();
   #trainers = [];
+  /** Ids and names of trainers whose losses are not for the reader. */
+  hidden = new Set();
   #drawn = "";
   #shown = [];
   #loads = 0;
@@ -63,6 +65,7 @@ export class CompareView {
   async refresh() {
     const { trainers } = await this.api.get("v1/trainers?limit=200");
     this.#trainers = trainers.filter(({ is_private: hidden }) => !hidden).toReversed();
+    this.hidden = new Set(trainers.filter(({ is_private: hidden }) => hidden).flatMap(({ id, name }) => [id, name]));
     this.#showChoices();
     await this.#load();
   }
@@ -152,12 +155,14 @@ export class CompareView {
     const metrics = [...new Set(runs.flatMap(({ evaluations }) => evaluations.flatMap((each) => Object.keys(each.metrics))))].sort();
     setChildren(this.metricChoice, [metrics, this.metric], () => [...BUILT_IN, ...metrics.map((name) => [name, name])].map(([value, text]) => h("option", { value, selected: value === this.metric && "" }, text)));
     this.none.hidden = runs.length > 0;
-    setText(this.none, this.#trainers.length ? "Choose two or more trainers above." : "No trainer is there yet: submit one, and come back when it has trained.");
+    setText(this.none, this.#trainers.length ? "Choose two or more trainers above." : this.hidden.size ? "You have no trainer. Losses of others’ trainers are shown to their users alone." : "No trainer is there yet: submit one, and come back when it has trained.");
     const late = runs.filter(({ view, points }) => points.length && points[0].at - view.started_at > LATE_S).map(({ view }) => view.name);
     const isKnown = runs.some((run) => lineOf(run, this.axis, this.metric).y.some((value) => value !== null));
+    const [notYours, elsewhere] = [true, false].map((isHidden) => unknown.filter((name) => this.hidden.has(name) === isHidden));
     const said = [
       runs.length && !isKnown ? `No value of “${nameOf(this.metric)}” is known yet.` : "",
-      unknown.length ? `Not among the newest trainers: ${unknown.join(", ")}.` : "",
+      notYours.length ? `Of other users, who alone see losses: ${notYours.join(", ")}.` : "",
+      elsewhere.length ? `Not among the newest trainers: ${elsewhere.join(", ")}.` : "",
       late.length ? `Of ${late.join(", ")} the earliest points are no longer kept: node-hours, hours and the least loss begin with the first that is.` : "",
     ];
     setText(this.notes, said.filter(Boolean).join(" "));
@@ -213,7 +218,7 @@ export class CompareView {
       ...lineOf(run, this.axis, this.metric),
       name: run.view.name,
       mode: BUILT_IN.some(([name]) => name === this.metric) ? "lines" : "lines+markers",
-      connectgaps: false,
+      connectgaps: this.metric === "loss" && this.axis !== "time", // no step is missing where the trainer had no node
       line: { color: colourOf(run.view.name), width: 1.75, dash: DASHES[numAlike(runs, i) % DASHES.length] },
     }));
     const grid = style.getPropertyValue("--line").trim();

@@ -31,6 +31,7 @@ export function metric(name, value) {
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return NONE;
+  if (seconds > 0 && seconds < 1e-3) return `< 1${NARROW}ms`;
   if (seconds > 0 && seconds < 0.1) return `${Number((1000 * seconds).toPrecision(2))}${NARROW}ms`;
   if (seconds < 10) return `${Number(Math.max(seconds, 0).toPrecision(seconds < 1 ? 2 : 3))}${NARROW}s`;
   const whole = Math.round(seconds);

@@ -6,11 +6,11 @@ import { tone } from "./tones.js";
 const MOST_TRAINERS = 12;
 
 /**
- * `announced` has the kinds of what the scheduler announces; `mark` is called with the trainer that the reader wants to
+ * `drawn` has the trainers that the picture shows, also those that have no node now; `announced` has the kinds of what the scheduler announces; `mark` is called with the trainer that the reader wants to
  * tell from the others, or null.
  */
-export function showLegend(element, nodes, announced, mark) {
-  const present = [...new Set(nodes.map((node) => node.trainer).filter(Boolean))].sort();
+export function showLegend(element, nodes, drawn, announced, mark) {
+  const present = [...new Set([...nodes.map((node) => node.trainer).filter(Boolean), ...drawn])].sort();
   const trainers = present.slice(0, MOST_TRAINERS);
   const unavailable = nodes.some((node) => node.state === "unavailable");
   const expected = nodes.some((node) => node.hole_ends_at !== null && node.hole_ends_at !== undefined);

@@ -1,7 +1,7 @@
 // Assembles the page: signing in, views, refreshes, events, and the message shown when the service cannot be reached.
 
 import { holdButton } from "./actions.js";
-import { Api, Refused, Unauthorised, Unreachable } from "./api.js";
+import { Api, NO_KEY, Refused, Unauthorised, Unreachable } from "./api.js";
 import { button } from "./controls.js";
 import { byId, h, heading, setChildren, setText } from "./dom.js";
 import { beginDrafts, forgetDrafts } from "./drafts.js";
@@ -10,7 +10,7 @@ import { FirstAnswer } from "./first_answer.js";
 import { clock, prose } from "./format.js";
 import { follow, Refresher } from "./live.js";
 import { showMode } from "./mode.js";
-import { Overview } from "./overview.js";
+import { NEEDED, Overview } from "./overview.js";
 import { place } from "./router.js";
 import { enter, leave, replacement, takeToken } from "./session.js";
 import { serviceNow } from "./time.js";
@@ -98,6 +98,7 @@ async function tryRefresh(mine) {
   const { view } = mine;
   try {
     await refresh(mine);
+    api.ahead([]); // What was not taken is of no view any more.
     if (signal.aborted) return;
     if (view === mine.view) firstAnswer.end();
     updatedAt = serviceNow();
@@ -228,7 +229,7 @@ async function signOut() {
 
 function end(message) {
   left = document.activeElement?.id ?? "";
-  api.key = "1";
+  api.key = NO_KEY;
   session?.refresher.stop();
   session?.ending.abort();
   session = null;
@@ -254,13 +255,21 @@ function isMeant({ before, after }) {
   return confirm(`You are signed in as ${before.name} (${before.role}). The link that you followed signs you in as ${after.name} (${after.role}). Do you want that?`);
 }
 
+/** Asks for what the page shows first while it is not known yet who is signed in: that takes as long again. */
+function askAhead() {
+  if (api.key !== NO_KEY) api.ahead(["v1/cluster", ...(place().parts.length === 0 ? NEEDED : [])]);
+}
+
 /** Signs in with the token, or with the cookie of an earlier time; waits while the service does not answer. */
 async function start(token, otherwise = "This page needs a token.") {
   setText(byId("liveness"), "Connecting…");
   try {
     const other = token ? await replacement(api, token) : null;
-    begin(await enter(api, other && !isMeant(other) ? null : token));
+    const entering = enter(api, other && !isMeant(other) ? null : token);
+    askAhead();
+    begin(await entering);
   } catch (error) {
+    api.ahead([]);
     if (error instanceof Unauthorised) {
       askForToken(token ? "The service does not accept this token." : otherwise, token !== null);
     } else if (error instanceof Refused) {

@@ -3,14 +3,22 @@
 import { Charts } from "./charts.js";
 import { h, setChildren } from "./dom.js";
 import { told } from "./faults.js";
-import { bytes, count, percent } from "./format.js";
+import { bytes, count, duration, percent } from "./format.js";
+import { serviceNow } from "./time.js";
 import { tone } from "./tones.js";
 
 const POINTS = 300;
 /** Agents tell no more often. */
 const EVERY_MS = 10_000;
+const OLD_S = 60;
 const ALL = "";
 const MOMENT_S = 1e-3;
+
+/** The age of the newest numbers, where agents should have told newer ones; empty otherwise. */
+function ageOf({ latest }) {
+  const age_s = latest ? serviceNow() - latest.at : 0;
+  return age_s > OLD_S ? `${duration(age_s)} ago` : "";
+}
 
 const mean = (name) => (point) => point[name]?.mean ?? null;
 const between = (name) => (point) => [point[name]?.least ?? null, point[name]?.greatest ?? null];
@@ -22,6 +30,7 @@ function chart(name, share, own, sizeOf, isOptional = false) {
     name,
     of: whole.of,
     lines: part ? [whole, part] : [whole],
+    stale: ageOf,
     say: ({ latest, node }) => percent(latest ? whole.of(latest) : null) + (node === null ? "" : sizeOf(node)),
     ticks: ".0%",
     range: [0, 1.02],

@@ -9,10 +9,13 @@ import { serviceNow } from "./time.js";
 import { NodeList } from "./node_list.js";
 import { TimelinePanel } from "./timeline/panel.js";
 import { assignTones } from "./tones.js";
-import { TrainerList } from "./trainer_list.js";
+import { ALL_TRAINERS, TrainerList } from "./trainer_list.js";
 import { Trainers } from "./trainers.js";
 
 const PLAN_EVERY_MS = 6000;
+const PLAN = "v1/plans?limit=1";
+/** What the numbers wait for, beside the cluster. */
+export const NEEDED = [ALL_TRAINERS, PLAN];
 
 export class Overview {
   constructor() {
@@ -61,13 +64,13 @@ export class Overview {
 
   #showLegend() {
     const { picture, store } = this.timeline;
-    showLegend(byId("legend"), this.nodes.nodes, store.announcedKinds, (trainer) => picture.mark(trainer));
+    showLegend(byId("legend"), this.nodes.nodes, picture.drawnTrainers, store.announcedKinds, (trainer) => picture.mark(trainer));
   }
 
   async #refreshPlan(api) {
     if (performance.now() - this.planAt < PLAN_EVERY_MS) return;
     this.planAt = performance.now();
-    showPlan((await api.get("v1/plans?limit=1")).plans[0]);
+    showPlan((await api.get(PLAN)).plans[0]);
   }
 
   /** Stops the clock, when the shown state may be outdated, and `why`. */

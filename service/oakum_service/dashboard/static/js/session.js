@@ -1,7 +1,7 @@
 // Signing in: a token, pasted or handed over in the address's fragment, is exchanged for a session. One half of it is in
 // a cookie that scripts cannot read, the other in this page's storage, which other ports of the host cannot read.
 
-import { Unauthorised } from "./api.js";
+import { NO_KEY, Unauthorised } from "./api.js";
 
 const KEY = "oakum-session";
 
@@ -15,10 +15,10 @@ export function takeToken() {
 /** Begins a session with the token, or goes on with the one that the browser has. Returns the caller's name and role. */
 export async function enter(api, token) {
   if (!token) {
-    api.key = localStorage.getItem(KEY) ?? "1";
+    api.key = localStorage.getItem(KEY) ?? NO_KEY;
     return api.get("v1/session");
   }
-  api.key = "1";
+  api.key = NO_KEY;
   const me = await api.send("POST", "v1/session", { token });
   api.key = me.key;
   localStorage.setItem(KEY, me.key);

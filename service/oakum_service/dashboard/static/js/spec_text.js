@@ -12,9 +12,10 @@ function written(value) {
   return /^[A-Za-z][\w./:-]*[\w/]$/.test(value) && !/^(true|false|null|yes|no|on|off|y|n)$/i.test(value) ? value : JSON.stringify(value);
 }
 
-/** What a field of the form holds: a number, a truth value, a text or, for fields with parts, JSON, the parts of a list, or a word. */
+/** What a field of the form holds: a number, a truth value, a text, a number or a word, or, for fields with parts, JSON, the parts of a list, or a word. */
 export function valueFrom(text, kind) {
   if (kind === "number") return Number(text);
+  if (kind === "number or word") return Number.isNaN(Number(text)) ? text : Number(text);
   if (kind === "boolean") return text === "true";
   if (kind !== "parts") return text;
   if (/^[a-z]\w*$/i.test(text) && !/^(true|false|null)$/.test(text)) return text;
@@ -36,6 +37,7 @@ export function kindOf(schema) {
   if (choices && types.has("array")) return { kind: "parts", choices: null };
   if (choices) return { kind: "text", choices };
   if (types.has("boolean")) return { kind: "boolean", choices: ["false", "true"] };
+  if (types.has("integer") && types.has("string")) return { kind: "number or word", choices: null };
   if (types.has("integer") || types.has("number")) return { kind: "number", choices: null };
   if (types.has("string")) return { kind: "text", choices: null };
   return { kind: "parts", choices: null };

@@ -23,6 +23,7 @@ const FIRST = [
   ["min_nodes", "Fewest nodes", ""],
   ["max_nodes", "Most nodes", ""],
   ["sizes", "Numbers of nodes", 'The only ones that it can train on, such as 1, 2, 4, 8; powers_of_two, or any.'],
+  ["slots_per_fragment", "Slots in a fragment", "Where nodes are given in parts: how many slots, such as GPUs, of one node are taken together, or node for all of one. Numbers of nodes then count slots."],
   ["priority", "Priority", "Trainers of a higher priority choose first; above 0 for administrators."],
   ["weight", "Weight", "How much a node is worth here, beside others' 1; above 0."],
 ];
@@ -37,7 +38,7 @@ export class SubmitView {
     this.api = api;
     this.faults = new FieldFaults();
     this.form = h("form", { class: "spec-form", id: "spec-form", novalidate: "" });
-    this.verdict = h("div", { id: "verdict", role: "status" });
+    this.verdict = h("div", { id: "verdict", role: "status" }, h("p", { class: "hint" }, "While you fill in the fields, this says whether the service would take the trainer, and what the next plan would give it."));
     this.yaml = h("pre", { id: "spec-yaml", tabindex: 0, role: "region", "aria-label": "The spec as YAML" });
     this.line = h("code", { id: "spec-line" });
     this.text = h("textarea", { id: "spec-text", name: "spec-text", form: "spec-form", rows: 8, spellcheck: "false", "aria-label": "A spec, YAML or JSON", "aria-describedby": "wrong-spec-text" });
@@ -89,7 +90,7 @@ export class SubmitView {
 
   #field(name, schema, required, label = name, hint = "") {
     const { kind, choices } = kindOf(schema);
-    const usual = schema.default === undefined || schema.default === "" ? "" : kind === "parts" ? JSON.stringify(schema.default) : String(schema.default);
+    const usual = schema.default === undefined || schema.default === "" ? "" : kind === "parts" && typeof schema.default !== "string" ? JSON.stringify(schema.default) : String(schema.default);
     const made = input({ name, label: required.includes(name) ? `${label} (needed)` : label, hint, ...(choices ? { choices: ["", ...choices] } : { placeholder: usual, inputmode: kind === "number" ? "decimal" : null }) });
     this.#fields.set(name, { control: made.querySelector("input, select"), kind });
     return this.faults.add(name, made);

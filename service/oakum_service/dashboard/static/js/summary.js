@@ -101,9 +101,9 @@ function delay(cluster) {
   const known = cluster.foreground_delay_p99_s !== null;
   const starts = `${count(cluster.foreground_jobs_started)} ${cluster.foreground_jobs_started === 1 ? "start" : "starts"}`;
   return {
-    title: h("a", { href: "#/delays" }, "Foreground start delay, p99 of 7 days"),
+    title: h("a", { href: "#/delays" }, "Foreground start delay, p99"),
     value: known ? duration(cluster.foreground_delay_p99_s) : "–",
-    note: (known ? `at most ${duration(cluster.foreground_delay_max_s)} in ${starts}` : `${starts} so far, none delayed`) + limitOf(cluster.limit_delay_p99_s, cluster.exceeds_delay_p99, duration),
+    note: (known ? `at most ${duration(cluster.foreground_delay_max_s)} in ${starts} of 7 days` : `${starts} so far, none delayed`) + limitOf(cluster.limit_delay_p99_s, cluster.exceeds_delay_p99, duration),
     isExceeded: cluster.exceeds_delay_p99,
   };
 }
@@ -116,7 +116,7 @@ function throughput(trainers) {
     .map((status) => [status, trainers.filter((trainer) => trainer.status === status).length])
     .filter(([status, number]) => number || status === "running");
   return {
-    title: "Throughput, sum over all models",
+    title: "Throughput of all models",
     value: known.length || !running.length ? rate(total) : rate(null),
     unit: "samples/s",
     note: [

@@ -170,7 +170,7 @@ export class Card {
     this.progress.setAttribute("aria-valuenow", (100 * share).toFixed(1));
     const parts = [`${count(view.step)}${view.total_steps ? ` of ${count(view.total_steps)}` : ""} steps`];
     if (view.total_steps) parts.push(percent(share, 1));
-    parts.push(`epoch ${Math.min(view.epoch + (view.state === "finished" ? 0 : 1), view.spec.epochs)} of ${view.spec.epochs}`);
+    parts.push(`epoch ${count(Math.min(view.epoch + (view.state === "finished" ? 0 : 1), view.spec.epochs))} of ${count(view.spec.epochs)}`);
     const left = timeLeft(view);
     if (left !== null) parts.push(`about ${duration(left)} left`);
     if (view.ended_at !== null) parts.push(`${view.state} ${lately(view.ended_at, serviceNow())}`);
@@ -285,7 +285,7 @@ function sentence(name) {
 }
 
 function noTrainers() {
-  return h("p", { class: "empty panel" }, "No trainers yet. Submit one with ", h("code", {}, "oakum submit SPEC.yaml"), ".");
+  return h("p", { class: "empty panel" }, "No trainers yet. Submit one with ", h("code", {}, "oakum submit SPEC.yaml"), " or ", link("here", "#/submit"), ".");
 }
 
 /** A card's points, of the whole run: those it has, and the later ones. The last few are asked for again, since they may be provisional. */

@@ -7,7 +7,7 @@ import { h, s } from "../dom.js";
 import { clock, count, day } from "../format.js";
 import { blocks, fit, fitEnd, rowHeight, ticks } from "../geometry.js";
 import { tone } from "../tones.js";
-import { toCome } from "./row_bars.js";
+import { leftAt, toCome } from "./row_bars.js";
 
 const AXIS_PX = 26;
 const RIGHT_PX = 6;
@@ -27,6 +27,7 @@ export class Picture {
     this.axisBox = h("div", { class: "axis-box", title: "Drag or turn the wheel here to move or zoom" }, this.axis);
     root.append(this.axisBox, this.scroller);
     this.marked = null;
+    this.drawnTrainers = new Set();
     this.left = 0;
     this.right = 0;
     this.row = 1;
@@ -131,6 +132,7 @@ export class Picture {
     for (const { node, place } of this.inView) if (node !== undefined) rowOf.set(node, place);
     const foreground = [];
     const fragments = [];
+    this.drawnTrainers = new Set();
     for (const [node, place] of rowOf) {
       const known = bars(node);
       if (known === null) continue;
@@ -143,7 +145,8 @@ export class Picture {
     for (const { interval, first, last } of blocks(foreground, rowOf)) {
       const many = interval.count > 1 ? `${count(interval.count)} jobs and holes` : "";
       this.#bar("foreground", interval, first, { "data-job": interval.job || null }, last - first + 1);
-      this.#label(many || interval.name || interval.job, interval, first, "job-name", last - first + 1);
+      const above = this.rows.slice(first, last + 1).flatMap(({ node }) => bars(node)?.fragments ?? []);
+      this.#label(many || interval.name || interval.job, { ...interval, start_at: leftAt(above, interval, now) }, first, "job-name", last - first + 1);
     }
     for (const [fragment, place] of fragments) this.#fragment(fragment, place);
     this.#flush();
@@ -154,6 +157,7 @@ export class Picture {
 
   #fragment(fragment, place) {
     const colour = tone(fragment.trainer);
+    this.drawnTrainers.add(fragment.trainer);
     const data = { "data-trainer": fragment.trainer };
     const training = fragment.training_at;
     this.#bar(`warming ${colour}`, { ...fragment, end_at: training ?? fragment.end_at }, place, data);

@@ -43,6 +43,12 @@ export function middleOf(bar, { from, to }, now) {
   return first < last ? (first + last) / 2 : bar.start_at + Math.min(end - bar.start_at, to - from) / 2;
 }
 
+/** When the last of the fragments that were there as a job began has left: until then they cover its bar. */
+export function leftAt(fragments, job, now) {
+  const leaving = fragments.filter((fragment) => fragment.start_at <= job.start_at && endOf(fragment, now) > job.start_at);
+  return leaving.reduce((latest, fragment) => Math.max(latest, endOf(fragment, now)), job.start_at);
+}
+
 function endOf({ end_at: end }, lasting) {
   return end ?? lasting;
 }
