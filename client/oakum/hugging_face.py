@@ -9,24 +9,21 @@ others have taken that step, the library's loop begins anew within the epoch of 
 from __future__ import annotations
 
 import copy
-import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import transformers
 from torch.optim import Optimizer
-from torch.utils.data import IterableDataset
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.utils import is_datasets_available
 
+from oakum.hugging_face_progress import Follower, Progress
+from oakum.hugging_face_refusals import complaints, complaints_of, refuse_unordered
 from oakum.relied_on import HUGGING_FACE
 from oakum.surface.hugging_face import ARGUMENTS, CONSTRUCTOR
-from oakum_worker.checkpoint.model_folder import FILES
-from oakum_worker.data_sets import is_stream
 from oakum_worker.errors import SessionError
 from oakum_worker.session.epoch_loop import weighed_parts
 from oakum_worker.session.session import Session, is_alone, session
@@ -36,7 +33,6 @@ __all__ = ["Trainer"]
 
 HUGGING_FACE.check()
 _NO_SEARCH = "hyperparameter_search: each trial would be a second session; submit a trainer for each trial"
-_NOT_OF_THE_STATE = ("is_local_process_zero", "is_world_process_zero", "log_history", "stateful_callbacks")
 
 
 class Trainer(transformers.Trainer):
@@ -59,7 +55,7 @@ class Trainer(transformers.Trainer):
     ) -> None:
         """Takes what `transformers.Trainer` takes, and `exact` (True), which a trainer's spec gives, too."""
         args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
-        for complaint in (*_complaints(args), *_complaints_of(type(self))):
+        for complaint in (*complaints(args), *complaints_of(type(self), Trainer)):
             raise SessionError(f"oakum.hugging_face.Trainer: {complaint}")
         ARGUMENTS.warn_of_unknown_arguments(vars(args))
         CONSTRUCTOR.warn_of_unknown_arguments(named)
@@ -68,7 +64,7 @@ class Trainer(transformers.Trainer):
         self._weight: Any = None
         """What the loss of the present part is a mean over, where `weigh` has said so."""
         self._micro_batch = args.per_device_train_batch_size
-        self._progress = _Progress(self)
+        self._progress = Progress(self)
         self._num_skipped = 0
         self._goes_on_in: int | None = None
         """The epoch of a step that was reached without this rank; None where the library is in it."""
@@ -84,7 +80,7 @@ class Trainer(transformers.Trainer):
         super().__init__(model, _in_one_batch(args), *others, **named)
         HUGGING_FACE.check_object(self)
         self.accelerator.backward = self._backward
-        self.callback_handler.callbacks.insert(0, _Follower(self))
+        self.callback_handler.callbacks.insert(0, Follower(self))
         if not is_alone():
             # A progress bar is opened by the process that is first at the beginning, and that may leave.
             self.remove_callback(transformers.trainer_callback.ProgressCallback)
@@ -124,7 +120,7 @@ class Trainer(transformers.Trainer):
         dataset, collate = self.train_dataset, self.data_collator
         if dataset is None:
             raise ValueError("Trainer: training requires a train_dataset.")
-        _refuse_unordered(dataset)
+        refuse_unordered(dataset)
         if is_datasets_available() and isinstance(dataset, _datasets().Dataset):
             dataset = self._remove_unused_columns(dataset, description="training")
         else:
@@ -356,136 +352,6 @@ class _Loader:
         return self.batches
 
 
-class _Progress:
-    """The library's own state as a part of the session's: counters, log, sums of losses, stateful callbacks."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-        self._history = (0, "[]")
-        self._written: str | None = None
-        self.loaded: Mapping[str, Any] | None = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state as JSON texts, which cost nothing to copy at each step."""
-        trainer, state = self._trainer, self._trainer.state
-        if self._history[0] != len(state.log_history):
-            self._history = len(state.log_history), json.dumps(state.log_history, default=float)
-        counters = {f.name: getattr(state, f.name) for f in fields(state) if f.name not in _NOT_OF_THE_STATE}
-        sums = {
-            "_tr_loss": float(getattr(trainer, "_tr_loss", 0.0)),
-            "_total_loss_scalar": getattr(trainer, "_total_loss_scalar", 0.0),
-            "_globalstep_last_logged": getattr(trainer, "_globalstep_last_logged", 0),
-            "_initial_global_step": getattr(trainer, "_initial_global_step", 0),
-        }
-        return {
-            FILES: self._files(),
-            "counters": json.dumps(counters, default=float),
-            "history": self._history[1],
-            "callbacks": json.dumps([callback.state()["attributes"] for callback in self._callbacks()]),
-            "control": json.dumps(trainer.control.state()["args"]),
-            "sums": json.dumps(sums),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
-        """Take over a state of `state_dict`."""
-        trainer = self._trainer
-        _set(trainer.state, json.loads(state["counters"]))
-        trainer.state.log_history = json.loads(state["history"])
-        self._history = len(trainer.state.log_history), state["history"]
-        for callback, attributes in zip(self._callbacks(), json.loads(state["callbacks"]), strict=True):
-            _set(callback, attributes)
-        _set(trainer.control, json.loads(state["control"]))
-        self.loaded = json.loads(state["sums"])
-        self.restore_sums()
-
-    def restore_sums(self) -> None:
-        """Give the library back its sums of losses, which it sets to 0 when it begins its loop."""
-        if self.loaded is None:
-            return
-        _set(self._trainer, self.loaded)
-        self._trainer._tr_loss = torch.tensor(self.loaded["_tr_loss"], device=self._trainer.args.device)
-
-    def _files(self) -> str:
-        """The files beside the weights of which `from_pretrained` makes the model."""
-        if self._written is None:
-            model = self._trainer.model
-            files = {}
-            if (config := getattr(model, "config", None)) is not None:
-                own = json.loads(config.to_json_string()) | {"architectures": [type(model).__name__]}
-                own["dtype"] = str(model.dtype).removeprefix("torch.")
-                files["config.json"] = json.dumps(own, indent=2)
-            if (generation := getattr(model, "generation_config", None)) is not None:
-                files["generation_config.json"] = generation.to_json_string()
-            self._written = json.dumps(files)
-        return self._written
-
-    def _callbacks(self) -> list[Any]:
-        return [one for one in self._trainer.callback_handler.callbacks if isinstance(one, ExportableState)]
-
-
-def _set(holder: object, attributes: Mapping[str, Any]) -> None:
-    for name, value in attributes.items():
-        setattr(holder, name, value)
-
-
-class _Follower(TrainerCallback):
-    """Corrects what the library counts from the beginning of its own loop, before other callbacks see it."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Restore the sums of losses of a rank that has joined."""
-        HUGGING_FACE.check_training(self._trainer)
-        self._trainer._progress.restore_sums()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Count the steps of the epoch before this rank joined."""
-        trainer = self._trainer
-        epoch, steps = divmod(trainer._open.steps - 1, trainer._num_steps_per_epoch)
-        # The library counts the batches that are accumulated, of which an epoch's last step may have fewer.
-        batches = -(-len(trainer._loader.dataset) // trainer._micro_batch)
-        accumulated = trainer.args.train_batch_size // trainer._micro_batch
-        state.epoch = epoch + min((steps + 1) * accumulated, batches) / batches
-
-
-def _complaints(args: TrainingArguments) -> Iterator[str]:
-    """Why these arguments cannot be kept when nodes come and go, and what to do."""
-    fractional = args.max_steps <= 0 and args.num_train_epochs != int(args.num_train_epochs)
-    refused = {
-        "deepspeed": (args.deepspeed, "shard the model with a Task and `parallel: {data: sharded}`"),
-        "fsdp": (args.fsdp, "shard the model with a Task and `parallel: {data: sharded}`"),
-        "parallelism_config": (args.parallelism_config, "divide the model with a Task and `parallel`"),
-        "fp16": (args.fp16, "use bf16"),
-        "torch_compile": (args.torch_compile, "compile with a Task and `compile: true`"),
-        "auto_find_batch_size": (args.auto_find_batch_size, "give per_device_train_batch_size"),
-        "dataloader_drop_last": (args.dataloader_drop_last, "each sample is visited once per epoch"),
-        "train_sampling_strategy": (
-            args.train_sampling_strategy != "random",
-            "samples come in an order that follows from the seed",
-        ),
-        "load_best_model_at_end": (
-            args.load_best_model_at_end,
-            "checkpoints are Oakum's: export the one you want",
-        ),
-        "save_strategy='best'": (args.save_strategy == "best", "checkpoints are Oakum's"),
-        "enable_jit_checkpoint": (args.enable_jit_checkpoint, "Oakum saves when a node is taken"),
-        "push_to_hub": (args.push_to_hub, "push the folder that `oakum export` writes"),
-        "resume_from_checkpoint": (args.resume_from_checkpoint, "a trainer goes on by itself"),
-        "num_train_epochs": (fractional, "give whole epochs, or max_steps"),
-        "include_num_input_tokens_seen": (
-            args.include_num_input_tokens_seen not in ("no", False),
-            "one rank sees a share of the tokens",
-        ),
-        "optim": ("lomo" in args.optim or "layerwise" in args.optim, "use one that steps all layers at once"),
-    }
-    for name, (is_set, advice) in refused.items():
-        if is_set:
-            yield f"{name} is set, and cannot be kept when nodes come and go: {advice}; leave it out"
-    if args.world_size > 1:
-        yield "started by torchrun or accelerate: start the script with plain python, or submit it to Oakum"
-
-
 def _in_one_batch(args: TrainingArguments) -> TrainingArguments:
     """The arguments with the global batch as one batch of the library, on one device."""
     own = copy.copy(args)
@@ -493,37 +359,6 @@ def _in_one_batch(args: TrainingArguments) -> TrainingArguments:
     own.gradient_accumulation_steps = 1
     own._n_gpu = min(args.n_gpu, 1)
     return own
-
-
-def _complaints_of(kind: type[Trainer]) -> Iterator[str]:
-    """Why methods that a subclass has of its own cannot be kept when nodes come and go, and what to do."""
-    refused = {
-        "get_train_dataloader": Trainer,
-        "_get_train_sampler": transformers.Trainer,
-        "_get_dataloader": transformers.Trainer,
-    }
-    for name, owner in refused.items():
-        if getattr(kind, name, None) is not getattr(owner, name, None):
-            yield f"{kind.__name__} has a {name} of its own, {_INSTEAD_OF_SAMPLER}"
-
-
-def _refuse_unordered(dataset: Any) -> None:
-    has_no_index = isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
-    if is_stream(dataset):
-        return
-    if has_no_index or not hasattr(dataset, "__len__"):
-        raise SessionError(
-            f"train_dataset is a {type(dataset).__name__}, which is read from its beginning and in one piece, and "
-            "ranks that come and go read any share of it: give a data set with __len__ and __getitem__ (of the "
-            "datasets library: load_dataset without streaming=True), or an oakum_worker.data_sets.SampleStream"
-        )
-
-
-_INSTEAD_OF_SAMPLER = (
-    "and Oakum deals the samples, each once per epoch, in an order that follows from the seed: leave it out. To "
-    "draw some samples more often than others, give a data set whose __getitem__ draws which one it returns, as "
-    "with oakum_worker.generators.sample_rng()"
-)
 
 
 def _cut(inputs: Any, num_samples: int, parts: Sequence[slice]) -> Iterator[Any]:

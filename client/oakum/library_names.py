@@ -33,7 +33,7 @@ class Name:
 
     def complaint(self, root: object = None) -> str | None:
         """What has changed in the installed library, or None. `root` is the object of a path without a module."""
-        value = _found(self.path, root)
+        value = _attribute(self.path, root)
         if value is _MISSING:
             return f"there is no {self.path} ({self.use})"
         if self.takes is None or _fits(parameters := _parameters(value), self.takes.split()):
@@ -85,10 +85,10 @@ class Reliance:
 
 def private(path: str) -> Any:
     """What a module has under a name, `module:attribute`, that was checked before."""
-    return _found(path, None)
+    return _attribute(path, None)
 
 
-def _found(path: str, root: object) -> Any:
+def _attribute(path: str, root: object) -> Any:
     module, _, attributes = path.rpartition(":")
     if module:
         try:

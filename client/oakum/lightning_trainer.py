@@ -11,34 +11,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import (
-    BatchSizeFinder,
     Callback,
-    GradientAccumulationScheduler,
-    LearningRateFinder,
     ModelCheckpoint,
-    StochasticWeightAveraging,
-    Timer,
-    WeightAveraging,
 )
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from lightning.pytorch.trainer.states import RunningStage
-from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch import Tensor
-from torch.optim import Optimizer
-from torch.utils.data import DataLoader
 
 from oakum.library_names import private
-from oakum.lightning_checkpoints import Files, refuse_clock, write_at_once
+from oakum.lightning_checkpoints import Files
+from oakum.lightning_refusals import complaints, refuse_module
+from oakum.lightning_strategy import ElasticStrategy, TrainingIsOver
 from oakum.refusals import as_list, refuse_float16
 from oakum.relied_on import (
-    CALL_STRATEGY_HOOK,
     CALLBACKS_STATE_DICT,
     LIGHTNING_TRAINER,
     LOADER_ITER_FETCHER,
@@ -47,25 +37,15 @@ from oakum.relied_on import (
 )
 from oakum.surface.lightning_trainer import CONSTRUCTOR
 from oakum_worker.errors import SessionError
-from oakum_worker.session.epoch_loop import EpochLoop, shuffles
+from oakum_worker.session.epoch_loop import EpochLoop
 from oakum_worker.session.session import is_alone
-from oakum_worker.session.stepping import SteppingOptimizer, original_of
+from oakum_worker.session.stepping import original_of
 
 LIGHTNING_TRAINER.check()
 _DataLoaderIterDataFetcher: Any = private(LOADER_ITER_FETCHER)
 _TrainingEpochLoop: Any = private(TRAINING_EPOCH_LOOP)
 _ResultCollection: Any = private(RESULT_COLLECTION)
 _callbacks_state_dict: Any = private(CALLBACKS_STATE_DICT)
-_call_strategy_hook: Any = private(CALL_STRATEGY_HOOK)
-
-_REFUSED_CALLBACKS = {
-    BatchSizeFinder: "give the data loader's batch_size",
-    GradientAccumulationScheduler: "use batch_schedule of a Task",
-    LearningRateFinder: "give the optimizer's lr",
-    StochasticWeightAveraging: "use `ema` of the spec",
-    Timer: "ranks have clocks of their own; give max_epochs or max_steps",
-    WeightAveraging: "use `ema` of the spec",
-}
 
 
 class Trainer(pl.Trainer):
@@ -81,7 +61,7 @@ class Trainer(pl.Trainer):
     def __init__(self, *, seed: int | None = None, exact: Any = None, **named: Any) -> None:
         """Takes what `lightning.Trainer` takes, by name, and `seed` and `exact`, which a trainer's spec gives,
         too."""
-        for complaint in _complaints(named):
+        for complaint in complaints(named):
             raise SessionError(f"oakum.lightning.Trainer: {complaint}")
         refuse_float16(named.get("precision"))
         CONSTRUCTOR.warn_of_unknown_arguments(named)
@@ -107,7 +87,7 @@ class Trainer(pl.Trainer):
         if type(chosen) is not SingleDeviceStrategy:
             raise SessionError(f"oakum.lightning.Trainer: {type(chosen).__name__}: a rank has one device")
         refuse_float16(getattr(self.precision_plugin, "precision", None))
-        chosen.__class__ = _ElasticStrategy
+        chosen.__class__ = ElasticStrategy
         self._strategy_of_ranks.trainer = self
         self.fit_loop.epoch_loop = _EpochLoop(self, self.min_steps, self.max_steps)
         # The agent's signals are the rank's own.
@@ -126,7 +106,7 @@ class Trainer(pl.Trainer):
                 "fit(ckpt_path=...): checkpoints are Oakum's, and a trainer goes on from the newest one by "
                 "itself; leave the argument out"
             )
-        _refuse_module(model)
+        refuse_module(model)
         self._new_loop()
         self._files = Files(self)
         try:
@@ -152,8 +132,8 @@ class Trainer(pl.Trainer):
         self._loop.seed, self._loop.exact = self._seed, self._exact
 
     @property
-    def _strategy_of_ranks(self) -> _ElasticStrategy:
-        assert isinstance(self.strategy, _ElasticStrategy)
+    def _strategy_of_ranks(self) -> ElasticStrategy:
+        assert isinstance(self.strategy, ElasticStrategy)
         return self.strategy
 
     def _begin(self) -> None:
@@ -255,161 +235,6 @@ class Trainer(pl.Trainer):
         return self._loop.is_first_rank
 
 
-class _TrainingIsOver(Exception):  # noqa: N818  no error
-    """The other ranks have ended training in an earlier step."""
-
-
-class _ElasticStrategy(SingleDeviceStrategy):
-    """One device, whose steps are the session's."""
-
-    trainer: Trainer
-    optimizers: list[Any]
-    _rows: slice | None = None
-    """The rows of the present part, while the session computes it."""
-    _weight: Any = None
-    """What the loss of the present part is a mean over, where the module has said so."""
-    _again: Any = None
-    """The batch in the place of the one that the library has, after a rank was lost."""
-
-    def setup_optimizers(self, trainer: pl.Trainer) -> None:
-        """The module's optimizer, whose step is the session's. Raises `SessionError` where there is none."""
-        super().setup_optimizers(trainer)
-        [optimizer] = self.optimizers
-        if not optimizer.param_groups:
-            raise SessionError("configure_optimizers() returned none: return an optimizer")
-        self.optimizers = [SteppingOptimizer(optimizer, lambda: self.trainer._loop.step())]
-
-    def process_dataloader(self, dataloader: object) -> object:
-        """The session's shares in the place of the loader that is trained on."""
-        if self.trainer.state.stage != RunningStage.TRAINING:
-            return dataloader
-        if not isinstance(dataloader, DataLoader) or not shuffles(dataloader):
-            raise SessionError(
-                "the training data loader has to be a DataLoader with shuffle=True: Oakum deals the samples in an "
-                "order that follows from the seed"
-            )
-        self.trainer._loop.take_loader(dataloader)
-        return _Shares(self.trainer)
-
-    def optimizer_step(
-        self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **named: Any
-    ) -> Any:
-        """Compute the share, sum the gradients over the ranks, clip them, and take the step."""
-        stepping = _ClosureFirst(self.optimizers[0])
-        return super().optimizer_step(stepping, lambda: self._compute(closure), model, **named)
-
-    def _compute(self, closure: Callable[[], Any]) -> Any:
-        loop = self.trainer._loop
-        self._again = None
-        result = self._compute_share(closure)
-        while not loop.open.reduce():
-            share = loop.next_share()
-            if share is None:
-                raise _TrainingIsOver
-            self.trainer._follow_repeated_step()
-            self.trainer._files.catch_up()
-            self._again = self._transferred(share)
-            result = self._compute_share(closure)
-        return result
-
-    def _compute_share(self, closure: Callable[[], Any]) -> Any:
-        result = None
-        for rows in self.trainer._loop.parts():
-            self._rows = rows
-            result = closure()
-        self._rows = None
-        return result
-
-    def _transferred(self, share: Any) -> Any:
-        """A share as the library gives it to the module."""
-        share = self.precision_plugin.convert_input(share)
-        share = self.trainer.lightning_module._on_before_batch_transfer(share, dataloader_idx=0)
-        return _call_strategy_hook(self.trainer, "batch_to_device", share, dataloader_idx=0)
-
-    def training_step(self, batch: Any, *others: Any, **named: Any) -> Any:
-        """The loss of the present part of the share. Raises `SessionError` where the module's `optimizer_step`
-        calls the closure itself, or its `training_step` returns None."""
-        if self._rows is None:
-            raise SessionError(_NO_CLOSURE)
-        share = batch if self._again is None else self._again
-        result = super().training_step(self.trainer._loop.part_of(share, self._rows), *others, **named)
-        if result is None:
-            raise SessionError(
-                "training_step returned None, which skips a part of the batch: return a loss, such as one times 0"
-            )
-        self._weight = result.get("weight") if isinstance(result, Mapping) else None
-        return result
-
-    def backward(self, closure_loss: Tensor, optimizer: Optimizer | None, *_: Any, **__: Any) -> Tensor:
-        """Add the gradient of the mean loss over the present part."""
-        assert self.lightning_module is not None
-        loss = self.precision_plugin.pre_backward(closure_loss, self.lightning_module)
-        self.trainer._loop.backward(loss, self._weight)
-        return self.precision_plugin.post_backward(loss, self.lightning_module)
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint of the library."""
-        if is_alone():
-            super().save_checkpoint(checkpoint, filepath, storage_options)
-        else:
-            write_at_once(self.checkpoint_io, checkpoint, os.fspath(filepath), storage_options)
-
-    def remove_checkpoint(self, filepath: Any) -> None:
-        """Remove a checkpoint of the library, on the first rank alone."""
-        if is_alone():
-            super().remove_checkpoint(filepath)
-        else:
-            self.trainer._files.remove(os.fspath(filepath))
-
-    @property
-    def is_global_zero(self) -> bool:
-        """Whether this is rank 0."""
-        return self.trainer._loop.is_first_rank
-
-    @property
-    def global_rank(self) -> int:
-        """This rank's number; another process may have it after the next step."""
-        return self.trainer._loop.rank
-
-
-_NO_CLOSURE = (
-    "the module's optimizer_step calls the closure itself: call optimizer.step(closure=optimizer_closure), which "
-    "computes the gradients and sums them over the ranks"
-)
-
-
-class _ClosureFirst(SteppingOptimizer):
-    """An optimizer whose step computes the gradients by the closure that it is given, as torch's own do."""
-
-    def __init__(self, stepping: Any) -> None:
-        super().__init__(stepping.original, stepping.step)
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Compute, and have the session take the step; returns what the closure does."""
-        result = None if closure is None else closure()
-        super().step()
-        return result
-
-
-class _Shares:
-    """What the library takes for its data loader: this rank's shares of an epoch's global batches."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-
-    def __len__(self) -> int:
-        return self._trainer._loop.num_steps
-
-    def __iter__(self) -> Iterator[Any]:
-        while True:
-            share = self._trainer._loop.next_share()
-            if share is None:
-                self._trainer._end_here()
-                return
-            self._trainer._files.catch_up()
-            yield share
-
-
 class _EpochLoop(_TrainingEpochLoop):
     """The library's loop over the batches of an epoch, which may begin in the epoch's middle."""
 
@@ -429,7 +254,7 @@ class _EpochLoop(_TrainingEpochLoop):
         before = self.batch_progress.total.ready
         try:
             super().advance(data_fetcher)
-        except _TrainingIsOver:
+        except TrainingIsOver:
             self.trainer._end_here()
             raise StopIteration from None
         except StopIteration:
@@ -497,57 +322,3 @@ class _Callbacks:
             {name: torch.tensor(value, dtype=torch.float64) for name, value in state["metrics"].items()}
         )
         trainer.lightning_module.on_load_checkpoint(dict(state["module"]))
-
-
-def _complaints(named: Mapping[str, Any]) -> Iterator[str]:
-    """Why these options cannot be kept when nodes come and go, and what to do."""
-    options = {name: value for name, value in named.items() if value is not None}
-    many = options.get("accumulate_grad_batches", 1) != 1
-    interval = options.get("val_check_interval", 1.0)
-    one = ("auto", 1, "1", [0])
-    refused = {
-        "strategy": (options.get("strategy", "auto") != "auto", "Oakum brings the ranks and their sums"),
-        "devices": (options.get("devices", "auto") not in one, "a rank has one device, and Oakum the ranks"),
-        "num_nodes": (options.get("num_nodes", 1) != 1, "Oakum brings the nodes"),
-        "max_epochs": (options.get("max_epochs") == -1, "give the number of epochs"),
-        "max_time": ("max_time" in options, "ranks have clocks of their own; give max_epochs or max_steps"),
-        "limit_train_batches": (
-            options.get("limit_train_batches", 1.0) != 1.0 or isinstance(options.get("limit_train_batches"), int),
-            "each sample is visited once per epoch; train on a subset of the data set",
-        ),
-        "overfit_batches": (options.get("overfit_batches", 0) != 0, "train on a subset of the data set"),
-        "fast_dev_run": (bool(options.get("fast_dev_run")), "use `oakum try`"),
-        "reload_dataloaders_every_n_epochs": (
-            options.get("reload_dataloaders_every_n_epochs", 0) != 0,
-            "the data set is the same in all epochs",
-        ),
-        "sync_batchnorm": (bool(options.get("sync_batchnorm")), "use GroupNorm or LayerNorm"),
-        "val_check_interval": (
-            not isinstance(interval, int | float) or (many and isinstance(interval, int)),
-            "give a fraction of an epoch, or steps without accumulate_grad_batches",
-        ),
-    }
-    for name, (is_set, advice) in refused.items():
-        if is_set:
-            yield f"{name}={named[name]!r} cannot be kept when nodes come and go: {advice}; leave it out"
-    for callback in as_list(options.get("callbacks")):
-        for kind, advice in _REFUSED_CALLBACKS.items():
-            if isinstance(callback, kind):
-                yield f"the callback {type(callback).__name__} cannot be kept when nodes come and go: {advice}"
-        if isinstance(callback, ModelCheckpoint):
-            refuse_clock(callback)
-
-
-def _refuse_module(module: pl.LightningModule) -> None:
-    if not module.automatic_optimization:
-        raise SessionError(
-            "automatic_optimization=False: a module that optimizes by hand, as with several optimizers, needs a "
-            "loop in oakum.session(...), which takes several optimizers"
-        )
-    if is_overridden("optimizer_zero_grad", module):
-        raise SessionError(
-            "the module has an optimizer_zero_grad() of its own, which would forget the gradients of this rank's "
-            "earlier parts: leave it out, as the session forgets gradients when a step begins"
-        )
-    if is_overridden("backward", module):
-        raise SessionError("the module has a backward() of its own: leave it out, or use oakum.session(...)")

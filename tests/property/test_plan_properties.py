@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -15,7 +16,7 @@ from num_examples import scaled
 from oakum_solver import milp_candidates
 from oakum_solver.objectives import Expression
 from oakum_solver.plan import Plan, Why
-from oakum_solver.problem import PUBLISHED, Problem, Terms
+from oakum_solver.problem import PUBLISHED, PlannedTrainer, Problem, Terms
 from oakum_solver.size_values import size_values
 from oakum_solver.solve import POLICIES, Policy, solve
 from oakum_solver.value import ValueModel
@@ -157,12 +158,17 @@ def test_each_class_of_priority_has_the_best_of_what_those_above_leave(problem: 
 
 @settings(max_examples=scaled(100), deadline=None)
 @given(problems(social=True), st.sampled_from(ELASTIC))
-def test_guarantees_are_kept_for_the_longest_waiting_as_far_as_nodes_last(
+def test_guarantees_are_kept_in_the_order_in_which_they_began_as_far_as_nodes_last(
     problem: Problem, policy: Policy
 ) -> None:
     problem = replace(problem, user_caps={})
     plan, left = solve(problem, policy), problem.num_nodes
-    for trainer in sorted(problem.trainers, key=lambda trainer: -trainer.waited_s):
+    held = Counter(group.owner for group in problem.groups for _ in group.nodes)
+
+    def order(trainer: PlannedTrainer) -> tuple[float, bool]:
+        return -trainer.guaranteed_for_s, held[trainer.id] < trainer.min_nodes
+
+    for trainer in sorted(problem.trainers, key=order):
         if trainer.guaranteed and trainer.min_nodes <= left:
             left -= trainer.min_nodes
             assert plan.grant(trainer.id), f"{trainer.id} goes without"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oakum_worker.protocol import FragmentConfig
+from oakum_worker.fragment_config import FragmentConfig
 from oakum_worker.spec import TrainerSpec
 
 

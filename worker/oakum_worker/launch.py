@@ -18,8 +18,8 @@ import submitit
 from submitit.local.local import LocalJob
 
 from oakum_worker.fragment.config_files import write_config
+from oakum_worker.fragment_config import FragmentConfig
 from oakum_worker.payload import run_fragment
-from oakum_worker.protocol import FragmentConfig
 from oakum_worker.user_environment import withheld
 
 # submitit's local executor ends a job after its timeout; a fragment's end is the service's decision.
@@ -34,7 +34,7 @@ class _LocalExecutor(submitit.LocalExecutor):
 
     # submitit's own starts it without -P, and takes no other command.
     def _submit_command(self, command: str) -> LocalJob[Any]:
-        told = {
+        variables = {
             "NTASKS": "1",
             "COMMAND": command,
             "TIMEOUT_S": str(60 * _NO_TIMEOUT_MIN),
@@ -43,7 +43,7 @@ class _LocalExecutor(submitit.LocalExecutor):
             "JOB_NUM_NODES": "1",
             "WITH_SHELL": "",
         }
-        environment = {**os.environ, **{f"SUBMITIT_LOCAL_{name}": value for name, value in told.items()}}
+        environment = {**os.environ, **{f"SUBMITIT_LOCAL_{name}": value for name, value in variables.items()}}
         environment |= {"SUBMITIT_STDERR_TO_STDOUT": "1", "SUBMITIT_EXECUTOR": "local", "CUDA_VISIBLE_DEVICES": ""}
         process = subprocess.Popen([*PYTHON, "-m", "submitit.local._local", str(self.folder)], env=environment)
         return LocalJob(self.folder, job_id=str(process.pid), process=process)

@@ -13,8 +13,6 @@ A 410 Gone on either call means that the service no longer wants the fragment: i
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple
 
@@ -22,7 +20,6 @@ from pydantic import (
     AfterValidator,
     AliasChoices,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -30,14 +27,13 @@ from pydantic import (
     WrapValidator,
 )
 
-from oakum_worker.spec import TrainerSpec
+from oakum_worker.metric_values import Metrics
 
 # The fields of a report go into the database and the next plan, so a value that either cannot take is refused.
 Number = Annotated[int, Field(ge=0, lt=2**31)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-_MOST_METRICS, _LONGEST_NAME = 1000, 255
 _LONGEST_TEXT, _LONGEST_TRACEBACK = 4000, 20_000
 
 
@@ -57,7 +53,9 @@ def _on_the_wire(name: str, wire_name: str) -> Any:
     return Field(validation_alias=AliasChoices(wire_name, name), serialization_alias=wire_name)
 
 
-class _Message(BaseModel):
+class Message(BaseModel):
+    """Base of what agents and services of neighbouring versions tell each other."""
+
     # Unknown fields are ignored so that a newer service can talk to an older agent and the other way round. Errors
     # leave out what was given: it may be a secret.
     model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
@@ -94,14 +92,14 @@ class Held(StrEnum):
     """At least one rank process holds the state, or its part of it, and training can go on from there."""
 
 
-class Endpoint(_Message):
+class Endpoint(Message):
     """Host and port on which a rank listens; the other ranks of a generation meet there if it is rank 0."""
 
     host: str
     port: int
 
 
-class Member(_Message):
+class Member(Message):
     """A fragment's place in a generation."""
 
     fragment: str
@@ -125,7 +123,7 @@ def _nodes_together(members: tuple[Member, ...]) -> tuple[Member, ...]:
     return tuple(itertools.chain(*by_node.values()))
 
 
-class Generation(_Message):
+class Generation(Message):
     """A trainer's membership. Members are ordered: survivors first, the oldest survivor is rank 0. The members of
     a node follow its first one, so the ranks of a node have consecutive numbers.
 
@@ -163,7 +161,7 @@ class Generation(_Message):
         return None
 
 
-class Directive(_Message):
+class Directive(Message):
     """All that the service orders a fragment to do, complete in each message.
 
     A generation above the one the ranks are in is switched to at a step boundary that the ranks agree on.
@@ -178,29 +176,7 @@ class Directive(_Message):
     """This fragment is no longer wanted: leave as soon as the generation allows."""
 
 
-def _finite_only(metrics: Any) -> Any:
-    """The metrics without values that are None, infinite or NaN, and without those that are too many or have too
-    long names. What is no mapping is returned as it is, for the validation to refuse."""
-    if not isinstance(metrics, Mapping):
-        return metrics
-    usable = (
-        (name, value)
-        for name, value in metrics.items()
-        if value is not None and (not isinstance(value, float) or math.isfinite(value)) and _is_short(name)
-    )
-    return dict(itertools.islice(usable, _MOST_METRICS))
-
-
-def _is_short(name: Any) -> bool:
-    return not isinstance(name, str) or len(name) <= _LONGEST_NAME
-
-
-Metrics = Annotated[dict[str, float], BeforeValidator(_finite_only)]
-"""Values by the metrics' names. Those that are infinite or NaN are left out, and so are those after the first
-1,000 and with names of more than 255 characters."""
-
-
-class Evaluation(_Message):
+class Evaluation(Message):
     """What the task's `evaluate` returned after one step."""
 
     step: Number
@@ -208,7 +184,7 @@ class Evaluation(_Message):
     metrics: Metrics
 
 
-class BestEvaluation(_Message):
+class BestEvaluation(Message):
     """The best evaluation so far by the metric that the spec names; its checkpoint is kept."""
 
     metric: Annotated[str, Field(max_length=255)]
@@ -217,7 +193,7 @@ class BestEvaluation(_Message):
     """Number of steps that were finished."""
 
 
-class TrainingProgress(_Message):
+class TrainingProgress(Message):
     """Where training stands, as rank 0 sees it."""
 
     generation: Number
@@ -256,7 +232,7 @@ class TrainingProgress(_Message):
     """Whether the trainer has taken its last step; `loss` is then that step's."""
 
 
-class Pace(_Message):
+class Pace(Message):
     """How rank 0 spent the time of its latest steps, the running one included.
 
     The other ranks spend about as much time reading samples.
@@ -272,7 +248,7 @@ class Pace(_Message):
     """Part of `seconds` spent waiting for other ranks; None where waiting cannot be told from computing."""
 
 
-class Switch(_Message):
+class Switch(Message):
     """How a generation began, as its rank 0 saw it."""
 
     generation: Number
@@ -288,7 +264,7 @@ class Switch(_Message):
     """Where the state came from: `survivor`, `memory`, `checkpoint` or `scratch`."""
 
 
-class Failure(_Message):
+class Failure(Message):
     """An error in the user's code or in the worker."""
 
     stage: _Text
@@ -302,7 +278,7 @@ class Failure(_Message):
     traceback: _Traceback = ""
 
 
-class Crash(_Message):
+class Crash(Message):
     """An unexpected end of a rank process, after which the agent restarts the node's ranks or leaves."""
 
     number: Number
@@ -324,7 +300,7 @@ _Cores = Annotated[float, Field(ge=0, le=2**16, allow_inf_nan=False)]
 _Bytes = Annotated[int, Field(ge=0, lt=2**53)]
 
 
-class NodeUse(_Message):
+class NodeUse(Message):
     """How much of its node was in use at one moment, and by the fragment itself, as the agent sees it. None where
     the node does not tell."""
 
@@ -356,7 +332,7 @@ def _or_none(given: Any, read: ValidatorFunctionWrapHandler) -> NodeUse | None:
     return use
 
 
-class FragmentReport(_Message):
+class FragmentReport(Message):
     """All that an agent knows of its fragment."""
 
     phase: Phase
@@ -414,49 +390,3 @@ class FragmentReport(_Message):
 
 REPORT_INTERVAL = "Oakum-Report-Interval"
 """Header of the answer to a report: seconds until the next report without urgent news."""
-
-
-class RunAs(_Message):
-    """How a fragment gets from the service's Unix account into its user's."""
-
-    account: str
-    launcher: str
-    """Path of the launcher on the nodes, which the service's account may run as root."""
-
-
-class FragmentConfig(_Message):
-    """Everything an agent needs to start, written by the service into the fragment's folder (mode 0600)."""
-
-    fragment: str
-    trainer: str
-    node: str
-    node_address: str
-    """Address under which the other nodes reach this one."""
-    service_url: str
-    service_file: str | None = None
-    """JSON file `{"url": ...}` to read again when the service does not answer: it may have moved."""
-    service_ca: str | None = None
-    """Certificates of the authorities to trust, as PEM; default: the system's."""
-    token: str
-    """Bearer token, valid for this fragment's report and directive alone."""
-    run_as: RunAs | None = None
-    """None where the code runs in the account that the scheduler starts the fragment in."""
-    spec: TrainerSpec
-    ranks: Annotated[int, Field(ge=1, le=64)] | None = None
-    """How many ranks the fragment has: one for each of its slots. None for a whole node: the spec's
-    `ranks_per_node`."""
-    checkpoint_dir: str
-    leave_deadline_s: float = 1.0
-    """Seconds from SIGTERM to the agent's exit while other replicas train on."""
-    grace_s: float = 10.0
-    """Seconds from SIGTERM after which the scheduler kills the job: the time for the last replica's checkpoint."""
-    rank_timeout_s: float = 5.0
-    """Seconds without a sign of life and without computing after which the agent kills a rank and restarts it."""
-    orphan_timeout_s: float = 120.0
-    """Seconds without an answer from the service after which the agent leaves and, as the first member of the
-    newest generation, saves a checkpoint."""
-
-    @property
-    def num_ranks(self) -> int:
-        """How many ranks the fragment has."""
-        return self.spec.ranks_per_node if self.ranks is None else self.ranks

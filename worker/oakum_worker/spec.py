@@ -340,8 +340,9 @@ class TrainerSpec(Strict):
         if slots != "node" and numbers and not any(number % slots == 0 for number in numbers):
             among = " among sizes" if self.listed_sizes else ""
             raise ValueError(
-                f"no number from min_nodes {self.min_nodes} to max_nodes {self.max_nodes}{among} is a multiple of "
-                f"slots_per_fragment {slots}: such numbers count slots, and each fragment has {slots}"
+                f"slots_per_fragment {slots}: no number from min_nodes {self.min_nodes} to max_nodes "
+                f"{self.max_nodes}{among} is a multiple of {slots}: such numbers count slots, and each fragment "
+                f"has {slots}"
             )
         return self
 

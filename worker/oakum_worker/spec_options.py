@@ -112,8 +112,8 @@ class SlurmSpec(Strict):
         node is in none."""
         if reservation != (self.reservation or ""):
             return False
-        found = [feature in features for feature in self.features]
-        return any(found) if "|" in (self.constraint or "") else all(found)
+        offered = [feature in features for feature in self.features]
+        return any(offered) if "|" in (self.constraint or "") else all(offered)
 
 
 class NotifySpec(Strict):

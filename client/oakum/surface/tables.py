@@ -42,24 +42,24 @@ class Surface:
         has."""
         if self.kind == "attributes":
             raise ValueError(f"the attributes of {self.name} are those of an object")
-        found = private(self.of)
+        owner = private(self.of)
         if self.kind == "fields":
-            return frozenset(field.name for field in dataclasses.fields(found))
+            return frozenset(field.name for field in dataclasses.fields(owner))
         if self.kind == "arguments":
-            return frozenset(_parameters(found))
-        package = found.__module__.partition(".")[0]
-        own = [base for base in found.__mro__ if base.__module__.partition(".")[0] == package]
+            return frozenset(_parameters(owner))
+        package = owner.__module__.partition(".")[0]
+        own = [base for base in owner.__mro__ if base.__module__.partition(".")[0] == package]
         names = {name for base in own for name in vars(base)}
         return frozenset(names) if self.kind == "overrides" else frozenset(n for n in names if n[0] != "_")
 
     def defaults(self) -> dict[str, Any]:
         """Argument or field -> its default, of those that have one."""
-        found = private(self.of)
+        owner = private(self.of)
         if self.kind == "fields":
             return dict(
-                _default(f) for f in dataclasses.fields(found) if _default(f)[1] is not dataclasses.MISSING
+                _default(f) for f in dataclasses.fields(owner) if _default(f)[1] is not dataclasses.MISSING
             )
-        return {one.name: one.default for one in _parameters(found).values() if one.default is not one.empty}
+        return {one.name: one.default for one in _parameters(owner).values() if one.default is not one.empty}
 
     def warn_of_unknown_arguments(self, given: Mapping[str, Any]) -> None:
         """Warn, by `TrainingWarning`, of arguments that were given and that the table does not know."""
@@ -99,5 +99,5 @@ def _parameters(found: Any) -> dict[str, inspect.Parameter]:
 
 
 def _default(field: dataclasses.Field[Any]) -> tuple[str, Any]:
-    made = field.default_factory
-    return field.name, field.default if made is dataclasses.MISSING else made()
+    factory = field.default_factory
+    return field.name, field.default if factory is dataclasses.MISSING else factory()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from oakum_worker.protocol import Directive, FragmentConfig, FragmentReport, Held, Phase
+from oakum_worker.protocol import Directive, FragmentConfig, FragmentReport, Held, Phase  # type: ignore[attr-defined]
 
 _ENDPOINTS = [{"host": "10.0.0.1", "port": 4000}, {"host": "10.0.0.1", "port": 4001}]
 _PROGRESS = {

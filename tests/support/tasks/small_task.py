@@ -62,6 +62,19 @@ def task(spec: TrainerSpec, step_s: float | None = None) -> Task:
     )
 
 
+def sleeping_task(spec: TrainerSpec, sample_s: float) -> Task:
+    """A network for whose samples each rank sleeps `sample_s` each: more ranks are as much faster as on nodes of
+    their own, and take no CPU from one another."""
+    built = task(spec, step_s=0.0)
+
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        time.sleep(len(batch[1]) * sample_s)
+        return cross_entropy(model(batch[0]), batch[1])
+
+    built.loss = loss
+    return built
+
+
 def paced_task(spec: TrainerSpec, gate: str, step_s: float) -> Task:
     """Steps of `step_s` until the file `gate` is there, so that training goes on while nodes come and go."""
     return paced(task(spec, step_s=0.0), gate, step_s)

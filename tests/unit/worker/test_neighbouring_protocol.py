@@ -18,7 +18,8 @@ from cells import each
 from oakum_worker.errors import ConfigError
 from oakum_worker.fragment import START_OPTIONS
 from oakum_worker.fragment.config_files import read_config, write_config
-from oakum_worker.protocol import Directive, FragmentConfig, FragmentReport, Held, Phase
+from oakum_worker.fragment_config import FragmentConfig
+from oakum_worker.protocol import Directive, FragmentReport, Held, Phase
 
 PREVIOUS = Path(__file__).resolve().parents[2] / "data" / "protocol-0.1.0"
 MODELS: dict[str, type[BaseModel]] = {

@@ -125,13 +125,13 @@ def test_the_bounds_follow_from_the_sizes(changes: dict[str, Any], allowed: tupl
         ),
         (
             {"slots_per_fragment": 4, "min_nodes": 5, "max_nodes": 7},
-            "spec: no number from min_nodes 5 to max_nodes 7 is a multiple of slots_per_fragment 4: such numbers "
-            "count slots, and each fragment has 4",
+            "spec: slots_per_fragment 4: no number from min_nodes 5 to max_nodes 7 is a multiple of 4: such "
+            "numbers count slots, and each fragment has 4",
         ),
         (
             {"slots_per_fragment": 2, "sizes": [1, 3, 5]},
-            "spec: no number from min_nodes 1 to max_nodes 5 among sizes is a multiple of slots_per_fragment 2: "
-            "such numbers count slots, and each fragment has 2",
+            "spec: slots_per_fragment 2: no number from min_nodes 1 to max_nodes 5 among sizes is a multiple of "
+            "2: such numbers count slots, and each fragment has 2",
         ),
         ({"warm_up": {"epochs": 0}}, "warm_up.epochs: Input should be greater than 0"),
         ({"label_smoothing": 1.0}, "label_smoothing: Input should be less than 1"),

@@ -58,7 +58,7 @@ def units_of(model: nn.Module, run: Callable[[], Any]) -> list[Unit]:
     whose class, options and argument shapes are equal are one unit. What `run` raises is raised.
     """
     attending = _attending(model, run)
-    modules = dict(_found(model, attending))
+    modules = dict(_units_of(model, attending))
     calls: dict[str, Call] = {}
     handles = [
         module.register_forward_pre_hook(_noting(name, calls), with_kwargs=True)
@@ -80,7 +80,7 @@ def units_of(model: nn.Module, run: Callable[[], Any]) -> list[Unit]:
     return list(alike.values())
 
 
-def _found(model: nn.Module, attending: set[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+def _units_of(model: nn.Module, attending: set[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
     if model in attending or isinstance(model, (*_WHOLE, *_PRODUCTS)):
         yield "", model
     else:

@@ -23,16 +23,8 @@ from oakum_worker.fragment.rank_handle import RankExit, RankHandle, RankNews
 from oakum_worker.fragment.rank_starter import RankStarter
 from oakum_worker.fragment.service_link import Gone, ServiceLink, Unheard
 from oakum_worker.fragment.use_watch import UseWatch
-from oakum_worker.protocol import (
-    Crash,
-    Directive,
-    Failure,
-    FragmentConfig,
-    FragmentReport,
-    Generation,
-    Held,
-    Phase,
-)
+from oakum_worker.fragment_config import FragmentConfig
+from oakum_worker.protocol import Crash, Directive, Failure, FragmentReport, Generation, Held, Phase
 
 _log = logging.getLogger("oakum.agent")
 _TICK_S = 0.2

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from oakum_worker.errors import ConfigError, fault_of
 from oakum_worker.fragment import CONFIG_NAME, START_OPTIONS
-from oakum_worker.protocol import FragmentConfig
+from oakum_worker.fragment_config import FragmentConfig
 
 ARRAY_NAME = "array.json"
 

@@ -46,8 +46,8 @@ class GpuReader:
 
 def _those_of(environment: Mapping[str, str]) -> Sequence[str]:
     """The option that names the fragment's GPUs, where the scheduler has told them; else nothing, for all."""
-    told = environment.get("CUDA_VISIBLE_DEVICES", "")
-    return [f"--id={told}"] if told else []
+    devices = environment.get("CUDA_VISIBLE_DEVICES", "")
+    return [f"--id={devices}"] if devices else []
 
 
 def gpu_fields(answer: str) -> dict[str, Any]:

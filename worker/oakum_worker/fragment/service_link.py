@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx
 from pydantic import ValidationError
 
-from oakum_worker.protocol import REPORT_INTERVAL, Directive, FragmentConfig, FragmentReport, NodeUse
+from oakum_worker.fragment_config import FragmentConfig
+from oakum_worker.protocol import REPORT_INTERVAL, Directive, FragmentReport, NodeUse
 
 _log = logging.getLogger("oakum.agent")
 _POLL_S = 10.0
@@ -189,8 +190,8 @@ def _wait_s(error: httpx.HTTPError | ValidationError) -> float:
     """Seconds until the next try: after too many requests what the answer's `Retry-After` says, within reason."""
     if not isinstance(error, httpx.HTTPStatusError) or error.response.status_code != httpx.codes.TOO_MANY_REQUESTS:
         return _RETRY_S
-    told = error.response.headers.get("Retry-After", "")
-    return max(_RETRY_S, min(float(told), _LONGEST_WAIT_S)) if told.isdecimal() else _RETRY_S
+    retry_after = error.response.headers.get("Retry-After", "")
+    return max(_RETRY_S, min(float(retry_after), _LONGEST_WAIT_S)) if retry_after.isdecimal() else _RETRY_S
 
 
 def _interval_s(text: str) -> float:

@@ -25,9 +25,10 @@ from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.checkpoint.host_memory import HostMemory
 from oakum_worker.devices import use_device
 from oakum_worker.errors import DivergedError, GroupError
+from oakum_worker.fragment_config import FragmentConfig
 from oakum_worker.keeping.keeper import Keeper, KeeperContext
 from oakum_worker.parallel.group import GenerationGroup
-from oakum_worker.protocol import FragmentConfig, Generation, Phase, Switch
+from oakum_worker.protocol import Generation, Phase, Switch
 from oakum_worker.randomness.batch_dims import BatchDims
 from oakum_worker.rank.failures import failure_of
 from oakum_worker.rank.membership import Mailbox, next_generation

@@ -57,7 +57,7 @@ class ScriptSteps:
         if self._course is not None:
             raise SessionError("the session is entered a second time: make a new one with oakum.session(...)")
         self._course = Course(self.host.turns(self.loop))
-        self._leave_if_told()
+        self._leave_if_asked()
 
     @property
     def has_started(self) -> bool:
@@ -176,7 +176,7 @@ class ScriptSteps:
             self._ending.is_stopped = self._all_leave
             if iteration.lost is not None:
                 self._present_course.failed(iteration.lost)
-        self._leave_if_told()
+        self._leave_if_asked()
 
     def drop_iteration(self) -> None:
         """The script has left its loop before the last epoch's end: undo a step that it has not taken. Raises
@@ -199,7 +199,7 @@ class ScriptSteps:
         course = self._present_course
         if course.order is not None:
             course.stop()
-            self._leave_if_told()
+            self._leave_if_asked()
         self.is_over = True
 
     def _agree_to_stop(self) -> None:
@@ -220,7 +220,7 @@ class ScriptSteps:
                 self._ending.is_stopped = True
         except GroupError as error:
             course.failed(error)
-            self._leave_if_told()
+            self._leave_if_asked()
 
     def _settle_who_left(self, *, is_leaving: bool) -> None:
         """Find out which ranks have left their loops. Where all have, but those that have just come, training
@@ -237,7 +237,7 @@ class ScriptSteps:
             )
         self._all_leave = True
 
-    def _leave_if_told(self) -> None:
+    def _leave_if_asked(self) -> None:
         course = self._course
         if course is not None and course.order is None and not course.is_finished:
             self.host.leave()

@@ -28,11 +28,6 @@ class ElasticSampler:
         """Epoch -> the order of its samples, of the two epochs last asked for: a rank that reads ahead asks for
         the next one, too."""
 
-    @property
-    def batches_per_epoch(self) -> int:
-        """Steps of an epoch whose batches all have the size of epoch 0's next batch."""
-        return -(-self.num_samples // self._full_batch(0))
-
     def batch_size(self, cursor: Cursor) -> int:
         """Samples of the global batch at the cursor. A batch never crosses into the next epoch."""
         return min(self._full_batch(cursor.epoch), self.num_samples - cursor.consumed)

@@ -9,7 +9,7 @@ from torch import nn
 
 from cells import each
 from oakum_worker.parallel.tensor.conversion import Conversion, put, take
-from oakum_worker.parallel.tensor.grids import ALL_AXES, Grid, cut
+from oakum_worker.parallel.tensor.grids import Grid, cut
 from oakum_worker.parallel.tensor.placements import Placement, Split
 
 GRIDS = [Grid(kind, side) for kind in ("1d", "2d", "3d") for side in (1, 2, 3)]
@@ -61,16 +61,6 @@ def test_what_does_not_divide_is_cut_into_blocks_that_differ_by_one() -> None:
     blocks = [cut(11, [(2, j), (2, i)]) for j in range(2) for i in range(2)]
     assert list(map(len, blocks)) == [2, 3, 3, 3]
     assert list(itertools.chain(*blocks)) == list(range(11))
-
-
-def test_copies_are_counted() -> None:
-    grid = Grid("3d", 2)
-    bias = Placement((8,), (Split(("j",), 8),), "bias")
-    assert bias.copied_along == ("i", "l")
-    assert bias.num_copies(grid) == 4
-    assert [rank for rank in range(8) if bias.is_first_copy(grid, rank)] == [0, 2]
-    assert Placement.replicated((3,)).copied_along == ALL_AXES
-    assert weight().num_copies(grid) == 1
 
 
 def test_a_local_model_has_blocks_under_the_same_names_and_stays_tied() -> None:

@@ -13,8 +13,9 @@ does not fit into a rank's memory is not chosen while another one fits.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache, partial
 
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.arranging import best_of
@@ -61,7 +62,7 @@ def choose_grid(num_ranks: int, profile: GridProfile, links: LinkCosts, choices:
     a number of ranks below 1, and where the model goes onto no grid.
     """
     refuse_none(num_ranks, choices.global_batch)
-    layouts = [predict_grid(*sizes, profile, links, choices) for sizes in candidates(num_ranks, choices)]
+    layouts = list(_predictions(num_ranks, profile, links, choices))
     if not layouts:
         raise ScheduleError(f"the model goes onto no grid of {num_ranks} ranks or fewer")
     return _best(layouts)
@@ -73,8 +74,8 @@ def best_of_each(
     """For each grid that the choices allow on `num_ranks` ranks its best layout: those that fit first, by their
     step time, then the others, by their memory."""
     by_grid: dict[Grid, list[Layout]] = {}
-    for sizes in candidates(num_ranks, choices):
-        by_grid.setdefault(sizes[0], []).append(predict_grid(*sizes, profile, links, choices))
+    for layout in _predictions(num_ranks, profile, links, choices):
+        by_grid.setdefault(layout.grid, []).append(layout)
     best = map(_best, by_grid.values())
     return tuple(
         sorted(best, key=lambda one: (not one.fits, one.predicted_step_s if one.fits else one.most_bytes))
@@ -114,23 +115,59 @@ def predict_grid(
 ) -> Layout:
     """The layout of `num_replicas` grids, each with `num_micro_batches` micro-batches in a step, with the step
     time and memory predicted for it."""
-    share = -(-choices.global_batch // num_replicas)
-    samples = -(-share // num_micro_batches)
-    size, keep = grid.num_ranks, choices.keep_gathered
+    costs_of = partial(_micro_batch_costs, profile, links, choices.keep_gathered)
+    return _predict(grid, num_replicas, num_micro_batches, profile, links, choices, costs_of)
+
+
+def _predictions(num_ranks: int, profile: GridProfile, links: LinkCosts, choices: GridChoices) -> Iterator[Layout]:
+    # Numbers of replicas and micro-batches are many, the sizes of micro-batches that follow from them are few.
+    costs_of = cache(partial(_micro_batch_costs, profile, links, choices.keep_gathered))
+    for sizes in candidates(num_ranks, choices):
+        yield _predict(*sizes, profile, links, choices, costs_of)
+
+
+@dataclass(frozen=True, slots=True)
+class _MicroBatchCosts:
+    """What one micro-batch costs a rank of a grid."""
+
+    pass_s: float
+    """Seconds of its forward and backward pass."""
+    peak_bytes: float
+    """The most memory that it takes beside the state."""
+
+
+def _micro_batch_costs(
+    profile: GridProfile, links: LinkCosts, keep_gathered: bool, grid: Grid, samples: int
+) -> _MicroBatchCosts:
     pass_s = profile.share_s(grid, samples)
     kept, largest = 0.0, 0.0
     for number, product in enumerate(profile.products):
         pass_s += product.num_passes * product_s(profile.speed, flops_of_rank(grid, product, samples))
-        received = traffic(grid, product, number, samples, keep_gathered=keep)
+        received = traffic(grid, product, number, samples, keep_gathered=keep_gathered)
         pass_s += links.transfer_s(received.elements * profile.itemsize) + received.steps * links.latency_s
-        held = held_elements(grid, product, number, samples, keep_gathered=keep)
+        held = held_elements(grid, product, number, samples, keep_gathered=keep_gathered)
         kept += held.kept
         largest = max(largest, held.working)
-    step_s = num_micro_batches * pass_s + links.all_reduce_s(num_replicas, profile.parameter_bytes / size)
-    state_bytes = (2 * profile.parameter_bytes + profile.optimizer_bytes) / size
-    peak_bytes = state_bytes + samples * profile.activation_bytes / size + (kept + largest) * profile.itemsize
+    peak_bytes = samples * profile.activation_bytes / grid.num_ranks + (kept + largest) * profile.itemsize
     # Of the batch, a rank's own block is an activation.
-    peak_bytes += samples * profile.input_bytes * (1 - 1 / size)
+    peak_bytes += samples * profile.input_bytes * (1 - 1 / grid.num_ranks)
+    return _MicroBatchCosts(pass_s, peak_bytes)
+
+
+def _predict(
+    grid: Grid,
+    num_replicas: int,
+    num_micro_batches: int,
+    profile: GridProfile,
+    links: LinkCosts,
+    choices: GridChoices,
+    costs_of: Callable[[Grid, int], _MicroBatchCosts],
+) -> Layout:
+    share = -(-choices.global_batch // num_replicas)
+    samples = -(-share // num_micro_batches)
+    costs, size = costs_of(grid, samples), grid.num_ranks
+    step_s = num_micro_batches * costs.pass_s + links.all_reduce_s(num_replicas, profile.parameter_bytes / size)
+    peak_bytes = (2 * profile.parameter_bytes + profile.optimizer_bytes) / size + costs.peak_bytes
     return Layout(
         num_replicas=num_replicas,
         num_workers=1,

@@ -137,8 +137,10 @@ def choose(
     fast the one with fewest workers, then with fewest ranks.
 
     If no layout fits, returns the one that needs least memory, with `fits` False. One worker per replica is always
-    a candidate. What is `known` to be best on other numbers of ranks shortens the search. Raises `ScheduleError`
-    for a batch or a number of ranks below 1.
+    a candidate. Raises `ScheduleError` for a batch or a number of ranks below 1.
+
+    `known` has the best layouts of other numbers of ranks. That of the largest number below `num_ranks` stands for
+    all layouts of so many ranks, which are not searched again, unless the choices name a number of workers.
 
     Candidates are predicted in the order of their lower bounds, until a bound reaches the best predicted time.
     Unless the choices fix recomputation, a candidate that recomputes activations is left out if it would fit

@@ -69,11 +69,6 @@ class Grid:
         """Number of ranks of the grid."""
         return math.prod(self.lengths.values())
 
-    @property
-    def num_row_blocks(self) -> int:
-        """Number of blocks into which samples are cut: where it divides a batch, all blocks are of one size."""
-        return max(math.prod(self.lengths[axis] for axis in self.rows(name)) for name in ("A", "B"))
-
     def coordinates(self, rank: int) -> Mapping[Axis, int]:
         """The rank's index along each axis: rank = i + n_i (j + n_j l), with n the lengths of the axes. Raises
         `ValueError` for a rank that is not in the grid."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from oakum_worker.parallel.blocks import Block, Span
-from oakum_worker.parallel.tensor.grids import ALL_AXES, Axes, Grid, cut
+from oakum_worker.parallel.tensor.grids import Axes, Grid, cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,6 @@ class Placement:
         """The axes along which the parameter is cut."""
         return axes_of(self.splits)
 
-    @property
-    def copied_along(self) -> Axes:
-        """The axes along which ranks have the same block. The block's gradient is the sum of these ranks'
-        gradients."""
-        return tuple(axis for axis in ALL_AXES if axis not in self.axes)
-
     def block(self, grid: Grid, rank: int) -> Block:
         """The elements of the parameter that `rank` has."""
         return Block(
@@ -81,18 +75,6 @@ class Placement:
                 for length, split in zip(self.shape, self.splits, strict=True)
             )
         )
-
-    def num_copies(self, grid: Grid) -> int:
-        """Number of ranks of the grid that have the same elements."""
-        copies = 1
-        for axis in self.copied_along:
-            copies *= grid.lengths[axis]
-        return copies
-
-    def is_first_copy(self, grid: Grid, rank: int) -> bool:
-        """Whether no lower rank of the grid has this rank's block."""
-        place = grid.coordinates(rank)
-        return all(place[axis] == 0 for axis in self.copied_along)
 
     def folded(self, fold: int) -> Placement:
         """The same placement, except that the first dimension consists of `fold` sections, each of which is cut by

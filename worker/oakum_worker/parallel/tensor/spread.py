@@ -279,7 +279,7 @@ def arranged(value: Spread, splits: Splits, used_along: Axes) -> Spread:
             continue
         kept = _common_axes(have, want, wires)
         if have.fold > 1 and kept != have.axes:
-            raise TaskError(_sections_apart(value, dim, have))
+            raise TaskError(_complaint_of_sections(value, dim, have))
         axes = have.axes
         while axes != kept:
             do = gather_then_scatter if axes[-1] in used_along else gather_then_cut
@@ -294,7 +294,7 @@ def arranged(value: Spread, splits: Splits, used_along: Axes) -> Spread:
     return Spread(local, value.shape, tuple(held), work)
 
 
-def _sections_apart(value: Spread, dim: int, have: Split) -> str:
+def _complaint_of_sections(value: Spread, dim: int, have: Split) -> str:
     return (
         f"tensor parallelism cannot compute this step on a tensor of shape {tuple(value.shape)}: its dimension "
         f"{dim} has {have.fold} sections side by side (flattened positions, or queries, keys and values of one "

@@ -89,8 +89,8 @@ def _shared(work: Work, input: torch.Tensor, weight: nn.Parameter, padding_idx: 
     of_rows, of_columns = table.splits
     if of_rows is not None:
         table = arranged(table, (None, of_columns), of_columns.axes if of_columns is not None else ())
-    found = F.embedding(indices, table.local, padding_idx)
-    return closed(found, (*input.shape, table.shape[1]), (*(None,) * input.ndim, of_columns), work)
+    rows = F.embedding(indices, table.local, padding_idx)
+    return closed(rows, (*input.shape, table.shape[1]), (*(None,) * input.ndim, of_columns), work)
 
 
 def _row(padding_idx: int | None, num_rows: int) -> int | None:
