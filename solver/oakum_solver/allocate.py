@@ -111,12 +111,11 @@ def _improved(model: ValueModel, best: Solution, left_s: Callable[[], float]) ->
 
 
 def guarantees_kept(model: ValueModel, compositions: Sequence[Composition]) -> tuple[bool, ...]:
-    """For each guaranteed trainer, the longest waiting first: whether it gets nodes.
+    """For each guaranteed trainer, in order of their guarantees: whether it gets nodes.
 
     Solutions are compared by these flags first and by value second.
     """
-    guaranteed = [j for j, trainer in enumerate(model.trainers) if trainer.guaranteed]
-    return tuple(bool(compositions[j]) for j in sorted(guaranteed, key=lambda j: -model.trainers[j].waited_s))
+    return tuple(bool(compositions[j]) for j in model.by_guarantee())
 
 
 def _gap(value: float, bound: float) -> float:
@@ -251,12 +250,12 @@ def _sizes(model: ValueModel, values: Floats, thorough: bool) -> tuple[Sizes, fl
 
 
 def _guaranteed(model: ValueModel) -> dict[int, int]:
-    """Index of each guaranteed trainer whose minimum fits -> that minimum; the longest waiting is served first."""
+    """Index of each guaranteed trainer whose minimum fits -> that minimum, in order of their guarantees."""
     remaining, chosen = model.problem.num_nodes, {}
-    for j, trainer in sorted(enumerate(model.trainers), key=lambda item: -item[1].waited_s):
-        if trainer.guaranteed and trainer.min_nodes <= remaining:
-            chosen[j] = trainer.min_nodes
-            remaining -= trainer.min_nodes
+    for j in model.by_guarantee():
+        if (minimum := model.trainers[j].min_nodes) <= remaining:
+            chosen[j] = minimum
+            remaining -= minimum
     return chosen
 
 

@@ -52,7 +52,10 @@ def _with_fewer(model: ValueModel, cells: Cells, counts: Solution) -> tuple[Solu
         after = [{} if t.bundle != 1 else one for t, one in zip(model.trainers, after, strict=True)]
         layout = cells.place(after)
     assert layout is not None, "single slots can always be laid out"
-    order = sorted(growing, key=lambda j: (-model.trainers[j].priority, not model.trainers[j].guaranteed, j))
+    by_guarantee = {j: rank for rank, j in enumerate(model.by_guarantee())}
+    order = sorted(
+        growing, key=lambda j: (-model.trainers[j].priority, by_guarantee.get(j, len(model.trainers)), j)
+    )
     for j in order:
         for trial in _smaller(model, j, counts.compositions[j]):
             tried = [*after[:j], trial, *after[j + 1 :]]

@@ -20,15 +20,15 @@ def hand_out_free_nodes(draft: Draft, classes: Iterable[list[int]], thorough: bo
     Guaranteed minimums come first. Pools are split whole, the largest first, so that a trainer gets its nodes from
     few pools and few departures can stall it. `thorough` splits each pool exactly instead of greedily.
     """
-    guaranteed = [j for j, trainer in enumerate(draft.model.trainers) if trainer.guaranteed]
-    gather_next_size(draft, guaranteed, forced=True)
+    gather_next_size(draft, draft.model.by_guarantee(), forced=True)
     for trainers in classes:
         for _ in range(_MOST_ROUNDS):
             free_before = sum(draft.free)
             for pool in _in_order(draft):
                 if draft.free[pool]:
                     _split(draft, pool, trainers, thorough)
-            gather_next_size(draft, trainers, forced=False)
+            longest_first = sorted(trainers, key=lambda j: -draft.model.trainers[j].waited_s)
+            gather_next_size(draft, longest_first, forced=False)
             if sum(draft.free) in (0, free_before):
                 break
 
@@ -109,14 +109,13 @@ def _split_within_caps(draft: Draft, pool: int, trainers: list[int], gains: Floa
 
 
 def gather_next_size(draft: Draft, trainers: list[int], forced: bool) -> None:
-    """Give each of `trainers` that is below its minimum, or that may have certain numbers of nodes only, the nodes
-    missing to the next number that it may have, from several pools if need be; the one that has waited longest
-    comes first.
+    """Give each of `trainers`, one after the other, that is below its minimum, or that may have certain numbers of
+    nodes only, the nodes missing to the next number that it may have, from several pools if need be.
 
     With `forced`, trainers below their minimum get them in any case, and the others none; without it, those
     trainers whose value rises by that. A trainer for which too few nodes are free gets none.
     """
-    for j in sorted(trainers, key=lambda j: -draft.model.trainers[j].waited_s):
+    for j in trainers:
         need = _missing(draft, j, only_minimum=forced)
         if need <= 0 or draft.shrunk[j] or need > min(sum(draft.free), draft.room_under_cap(j)):
             continue

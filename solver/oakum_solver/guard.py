@@ -5,7 +5,9 @@ trainer that has been without nodes for `wait_s` seconds is guaranteed its minim
 until it has had nodes for `quantum_s` seconds in all. It does not matter whether the plan or a foreground job took
 its nodes. Both times add up over interruptions: having nodes for less than a quantum does not reset the wait. As
 long as there are enough idle nodes, a trainer so has nodes for at least `quantum_s` out of every
-`wait_s + quantum_s` seconds.
+`wait_s + quantum_s` seconds. Where there are fewer, guarantees are kept in the order in which they began. That
+order stays, so nobody is interrupted within its quantum for somebody who waits as well, and nobody is passed over
+for ever.
 
 The service and the replay both call `StarvationGuard.after` for each interval that they observe.
 """
@@ -56,6 +58,10 @@ class StarvationGuard:
         """Whether a trainer with this wait has waited for `wait_s`, so that it is guaranteed its minimum of nodes
         now."""
         return wait.waited_s > 0 and wait.waited_s >= self.wait_s - _CLOCK_ERROR_S
+
+    def guaranteed_for_s(self, wait: Wait) -> float:
+        """For how many seconds a trainer with this wait has been guaranteed its minimum; 0 where it is not."""
+        return max(0.0, wait.waited_s - self.wait_s) + wait.served_s if self.guarantees(wait) else 0.0
 
     def after(self, wait: Wait, elapsed_s: float, has_nodes: bool) -> Wait:
         """The wait after `elapsed_s` more seconds, during all of which the trainer had nodes or had none."""

@@ -111,6 +111,9 @@ class PlannedTrainer:
     """Owner of the trainer, as in `Problem.user_caps`."""
     guaranteed: bool = False
     """Whether the starvation guard guarantees the trainer its minimum, as long as that many nodes are there."""
+    guaranteed_for_s: float = 0.0
+    """Seconds since the guarantee began. Where not all guaranteed minimums fit, those of longer standing come
+    first; among equals, trainers that have theirs, then the one that is named first."""
     attained_samples: float = 0.0
     """Samples trained so far."""
     remaining_samples: float = math.inf
@@ -163,7 +166,15 @@ class PlannedTrainer:
             self._check_sizes()
         if self.bundle != "host" and self.bundle < 1:
             raise ProblemError(f"trainer {self.label}: bundle is {self.bundle}: expected at least 1, or host")
-        for name in ("weight", "grow_stall_s", "shrink_stall_s", "startup_s", "attained_samples", "waited_s"):
+        for name in (
+            "weight",
+            "grow_stall_s",
+            "shrink_stall_s",
+            "startup_s",
+            "attained_samples",
+            "guaranteed_for_s",
+            "waited_s",
+        ):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
                 raise ProblemError(f"trainer {self.label}: {name} is {value}: expected a finite number >= 0")

@@ -59,9 +59,7 @@ class ValueModel:
         """M: the largest number of nodes that a trainer holds now or may get."""
         self.rates = _rates(tuple((_main_curve(t), t.min_nodes, t.sizes) for t in self.trainers), self.largest)
         """Samples/s of trainer j that holds n nodes, 0 below its minimum; shape (J, M + 1)."""
-        self._is_size = np.array(
-            [np.isin(np.arange(self.largest + 1), t.sizes) | (not t.sizes) for t in self.trainers], dtype=np.bool_
-        ).reshape(-1, self.largest + 1)
+        self._is_size = self._sizes() if any(t.sizes for t in self.trainers) else None
         self.low = _column([t.min_nodes for t in self.trainers])
         self.high = _column([min(t.max_nodes, self.largest) for t in self.trainers])
         self.grow_s = _column([t.grow_stall_s for t in self.trainers])
@@ -87,6 +85,12 @@ class ValueModel:
         self.base = _column([self._base(j) for j in range(len(self.trainers))])
         """r L(held): expected samples of each trainer on the nodes that it holds, shape (J, 1)."""
         self.facts = self._facts()
+
+    def _sizes(self) -> NDArray[np.bool_]:
+        """Whether trainer j can train on exactly n nodes by its `sizes`; shape (J, M + 1)."""
+        nodes = np.arange(self.largest + 1)
+        rows = [np.isin(nodes, t.sizes) if t.sizes else np.ones(len(nodes), dtype=np.bool_) for t in self.trainers]
+        return np.array(rows)
 
     def _facts(self) -> TrainerFacts:
         trainers = self.trainers
@@ -118,13 +122,25 @@ class ValueModel:
         may not have."""
         nodes = sum(composition.values())
         trainer = self.trainers[j]
-        if not nodes or nodes < trainer.min_nodes or not all(self.may_have(j, pool) for pool in composition):
+        if not nodes or nodes < trainer.min_nodes:
+            return 0.0
+        if trainer.access is not None and not all(self.may_have(j, pool) for pool in composition):
             return 0.0
         if trainer.curves_by_type is None:
             if nodes <= self.largest:
                 return float(self.rates[j, nodes])
             return trainer.curve.rate(trainer.fitting(nodes))
         return typed_rate(trainer, self.types(composition))
+
+    def by_guarantee(self) -> list[int]:
+        """Indexes of the guaranteed trainers in the order in which their guarantees are kept."""
+
+        def order(j: int) -> tuple[float, bool]:
+            trainer = self.trainers[j]
+            # Guarantees that began together differ by rounding.
+            return -round(trainer.guaranteed_for_s, 3), self.held[j] < trainer.min_nodes
+
+        return sorted((j for j, trainer in enumerate(self.trainers) if trainer.guaranteed), key=order)
 
     def may_have(self, j: int, pool: int) -> bool:
         """Whether a plan may give trainer j nodes of the pool, whatever their type."""
@@ -133,9 +149,10 @@ class ValueModel:
 
     def allowed(self, nodes: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether trainer j may have so many nodes; argument and result have the shape (J, sizes)."""
-        rows = np.arange(len(self.trainers))[:, None]
-        sizes = self._is_size[rows, np.minimum(nodes, self.largest)]
-        within: NDArray[np.bool_] = (nodes >= self.low) & (nodes <= self.high) & sizes
+        within: NDArray[np.bool_] = (nodes >= self.low) & (nodes <= self.high)
+        if self._is_size is not None:
+            rows = np.arange(len(self.trainers))[:, None]
+            within &= self._is_size[rows, np.minimum(nodes, self.largest)]
         return within
 
     def most(self, j: int) -> int:

@@ -57,6 +57,7 @@ def random_trainer(
             "priority": random.choice((0, 0, 1)),
             "user": random.choice((None, *_USERS)),
             "guaranteed": random.random() < 0.3,
+            "guaranteed_for_s": random.choice((0.0, 60.0, 600.0)),
             "waited_s": random.choice((0.0, 60.0, 3600.0)),
             "attained_samples": random.choice((0.0, 5e3)),
             "remaining_samples": random.choice((math.inf, 5e3, 50.0)),

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oakum_solver.errors import ProblemError
+from oakum_solver.logs.parts import Parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,8 @@ class HoleLog:
     """Seconds of maintenance that were cut out."""
     notes: tuple[str, ...] = ()
     """What was skipped, cut, clipped or shifted, as sentences for a person."""
+    parts: Parts | None = None
+    """Which slots are on one node, where `nodes` are slots; None: they are nodes."""
 
     @property
     def num_holes(self) -> int:

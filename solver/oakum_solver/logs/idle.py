@@ -3,6 +3,9 @@
 The file is CSV in UTF-8, compressed where its name ends in `.gz`, with the header `node,start_s,end_s` and one row
 for each hole. Rows are in any order; times are seconds on any clock. A row whose node is a list as Slurm writes
 it, `n[1-4]`, stands for a row for each of its nodes.
+
+With the header `node,start_s,end_s,slot,slots` a row is the hole of one slot: its number on its node, from 0 on,
+and how many slots the node has. The log's nodes are then slots, `n1:2`.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import csv
 import gzip
 import math
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,8 +26,12 @@ from oakum_solver.errors import LogError
 from oakum_solver.logs.files import FURTHEST_S, open_log
 from oakum_solver.logs.holes import HoleLog
 from oakum_solver.logs.node_lists import is_folded, unfold
+from oakum_solver.logs.parts import Parts
 
 HEADER = ("node", "start_s", "end_s")
+SLOT_HEADER = (*HEADER, "slot", "slots")
+_MOST_SLOTS = 1024
+"""More is no number of GPUs of a node."""
 _ROWS_AT_ONCE = 100_000
 
 
@@ -34,7 +41,11 @@ class _Rows:
     millions."""
 
     nodes: dict[str, int] = field(default_factory=dict)
-    """Name of a node -> its number, in order of appearance."""
+    """Name of a node or slot -> its number, in order of appearance."""
+    slot_of: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Name of a slot -> its node and its number there; empty where rows are of whole nodes."""
+    slots: dict[str, int] = field(default_factory=dict)
+    """Node -> how many slots it has; empty where rows are of whole nodes."""
     node: array[int] = field(default_factory=lambda: array("i"))
     start_s: array[float] = field(default_factory=lambda: array("d"))
     end_s: array[float] = field(default_factory=lambda: array("d"))
@@ -78,6 +89,7 @@ def read_idle_log(path: Path) -> HoleLog:
         end_s=end_s[by_start],
         duration_s=float(end_s.max()),
         notes=tuple(_notes(rows, int(touches.sum()))),
+        parts=_parts(rows, numbers),
     )
 
 
@@ -91,11 +103,10 @@ def write_idle_log(path: Path, log: HoleLog) -> None:
         open_text = gzip.open if path.suffix.lower() == ".gz" else open
         with open_text(path, "wt", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(HEADER)
+            writer.writerow(SLOT_HEADER if log.parts else HEADER)
             for first in range(0, log.num_holes, _ROWS_AT_ONCE):
                 rows = slice(first, first + _ROWS_AT_ONCE)
-                names = (log.nodes[node] for node in log.node[rows].tolist())
-                writer.writerows(zip(names, log.start_s[rows].tolist(), log.end_s[rows].tolist(), strict=True))
+                writer.writerows(_as_rows(log, rows))
     except OSError as error:
         raise LogError(f"{path}: {error.strerror or error}") from error
 
@@ -105,10 +116,10 @@ def _read_rows(path: Path) -> _Rows:
     with open_log(path) as file:
         reader = csv.reader(_decoded(file), strict=True)
         try:
-            _check_header(next(reader, []))
+            header = _header(next(reader, []))
             for row in reader:
                 if row:
-                    _add(rows, row, reader.line_num)
+                    _add(rows, row, header, reader.line_num)
         except UnicodeDecodeError as error:
             # The reader counts a line only after it has got it.
             raise LogError(f"{path}, line {reader.line_num + 1}: {error}: expected UTF-8") from error
@@ -124,14 +135,18 @@ def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
         yield (line if number else line.removeprefix(codecs.BOM_UTF8)).decode()
 
 
-def _check_header(fields: list[str]) -> None:
-    if tuple(field.strip() for field in fields) != HEADER:
-        raise ValueError(f"the header {','.join(fields)[:80]!r}: expected {','.join(HEADER)!r}")
+def _header(fields: list[str]) -> tuple[str, ...]:
+    header = tuple(field.strip() for field in fields)
+    if header not in (HEADER, SLOT_HEADER):
+        raise ValueError(
+            f"the header {','.join(fields)[:80]!r}: expected {','.join(HEADER)!r} or {','.join(SLOT_HEADER)!r}"
+        )
+    return header
 
 
-def _add(rows: _Rows, row: list[str], line: int) -> None:
-    if len(row) != len(HEADER):
-        raise ValueError(f"{len(row)} fields: expected {len(HEADER)}, {','.join(HEADER)}")
+def _add(rows: _Rows, row: list[str], header: tuple[str, ...], line: int) -> None:
+    if len(row) != len(header):
+        raise ValueError(f"{len(row)} fields: expected {len(header)}, {','.join(header)}")
     name = row[0].strip()
     start_s, end_s = float(row[1]), float(row[2])
     if not -FURTHEST_S <= start_s <= end_s <= FURTHEST_S or not name:
@@ -141,11 +156,48 @@ def _add(rows: _Rows, row: list[str], line: int) -> None:
         return
     names = unfold(name) if is_folded(name) else (name,)
     rows.num_folded += len(names) > 1
-    for node in names:
+    for host in names:
+        node = _slot(rows, host, row[3], row[4]) if header == SLOT_HEADER else host
         rows.node.append(rows.nodes.setdefault(node, len(rows.nodes)))
         rows.start_s.append(start_s)
         rows.end_s.append(end_s)
         rows.line.append(line)
+
+
+def _slot(rows: _Rows, node: str, slot: str, slots: str) -> str:
+    """Name of a node's slot, noted in `rows`."""
+    number, most = int(slot), int(slots)
+    if not 0 <= number < most <= _MOST_SLOTS:
+        raise ValueError(
+            f"slot {number} of {most} of {node}: expected a number from 0 on, below that of the slots"
+        )
+    if rows.slots.setdefault(node, most) != most:
+        raise ValueError(f"{node} has {most} slots here and {rows.slots[node]} before: expected one number")
+    name = f"{node}:{number}"
+    rows.slot_of[name] = node, number
+    return name
+
+
+def _parts(rows: _Rows, numbers: Mapping[str, int]) -> Parts | None:
+    if not rows.slots:
+        return None
+    hosts = {name: number for number, name in enumerate(sorted(rows.slots))}
+    return Parts(
+        host=np.array([hosts[rows.slot_of[name][0]] for name in numbers], dtype=np.int32),
+        names=tuple(hosts),
+        slots=np.array([rows.slots[name] for name in hosts], dtype=np.int32),
+        slot=np.array([rows.slot_of[name][1] for name in numbers], dtype=np.int32),
+    )
+
+
+def _as_rows(log: HoleLog, rows: slice) -> Iterator[tuple[str | float, ...]]:
+    times = zip(log.node[rows].tolist(), log.start_s[rows].tolist(), log.end_s[rows].tolist(), strict=True)
+    if (parts := log.parts) is None:
+        return ((log.nodes[node], start_s, end_s) for node, start_s, end_s in times)
+    host, slot, slots = parts.host.tolist(), parts.slot.tolist(), parts.slots.tolist()
+    return (
+        (parts.names[host[node]], start_s, end_s, slot[node], slots[host[node]]) for node, start_s, end_s in times
+    )
 
 
 def _what_is_wrong(name: str, start_s: float, end_s: float) -> str:

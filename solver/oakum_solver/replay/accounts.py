@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oakum_solver.logs.holes import HoleLog
+from oakum_solver.logs.parts import whole_idle_s
 from oakum_solver.objectives import NamedObjective, Objective
 from oakum_solver.plan import Plan
 from oakum_solver.problem import PlannedTrainer
@@ -137,6 +138,7 @@ class ReplayAccounts:
             steps=steps,
             wall_s=wall_s,
             notes=log.notes,
+            whole_idle_hours=None if (whole_s := whole_idle_s(log)) is None else whole_s / 3600,
         )
 
     def _idle_intervals(self) -> list[tuple[float, float, float]]:

@@ -52,7 +52,8 @@ def replay(
 def replay_both(
     log: HoleLog, workload: Workload, settings: ReplaySettings, progress: Progress | None = None
 ) -> ReplayResult:
-    """As `replay`, and once more with curves that have to be learnt, for `ReplayResult.learnt`."""
+    """As `replay` with known curves, and once more with curves that have to be learnt, for `ReplayResult.learnt`;
+    by default as in `Exploration`."""
 
     def half(done: int) -> Progress | None:
         if progress is None:
@@ -60,7 +61,7 @@ def replay_both(
         show = progress
         return lambda share, events, total: show((done + share) / 2, done * total + events, 2 * total)
 
-    known = replay(log, workload, settings, half(0))
+    known = replay(log, workload, dataclasses.replace(settings, learning=None), half(0))
     started_s = time.perf_counter()
     engine = _Replay(log, workload, dataclasses.replace(settings, learning=settings.learning or Exploration()))
     engine.run(half(1))
@@ -251,6 +252,7 @@ class _Replay:
         return dataclasses.replace(
             run.trainer,
             guaranteed=self.settings.guard.guarantees(run.wait),
+            guaranteed_for_s=self.settings.guard.guaranteed_for_s(run.wait),
             attained_samples=run.samples,
             remaining_samples=run.remaining_samples,
             deadline_in_s=run.trainer.deadline_in_s + run.item.submit_s - now_s,

@@ -54,6 +54,7 @@ def as_document(result: ReplayResult) -> dict[str, Any]:
         "wall_s": _number(result.wall_s),
         "notes": list(result.notes),
         "trainers": [_trainer(trainer) for trainer in result.trainers],
+        **({} if result.whole_idle_hours is None else {"parts": _parts(result)}),
         **({} if result.learnt is None else {"learnt": _learnt(result)}),
     }
 
@@ -167,6 +168,19 @@ def _learnt(result: ReplayResult) -> dict[str, float | None]:
         "settled_after_h": _number(learnt.settled_after_h),
         "as_known": _number(learnt.as_known),
         "explored": _number(learnt.explored),
+    }
+
+
+def parts_over_whole(result: ReplayResult) -> float:
+    """Idle time of all slots over that of nodes idle as a whole; NaN where no node was, or nodes have no parts."""
+    return math.nan if result.whole_idle_hours is None else share(result.idle_node_hours, result.whole_idle_hours)
+
+
+def _parts(result: ReplayResult) -> dict[str, float | None]:
+    return {
+        "idle_slot_hours": _number(result.idle_node_hours),
+        "whole_node_slot_hours": _number(result.whole_idle_hours),
+        "over_whole_nodes": _number(parts_over_whole(result)),
     }
 
 

@@ -32,6 +32,11 @@ def amount(number: float) -> str:
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.1f}"
 
 
+def ratio(number: float) -> str:
+    """Text for how many times as much something is, such as `2.50 times`; a mark for NaN and infinity."""
+    return f"{number:,.2f}{_SPACE}times" if math.isfinite(number) else UNKNOWN
+
+
 def days(seconds: float | None) -> str:
     """Format seconds in the unit that suits their size: `42 s`, `12 min`, `3.2 h`, `5.1 days`; a mark for None,
     NaN and infinity."""

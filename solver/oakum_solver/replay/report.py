@@ -23,10 +23,20 @@ from oakum_solver.replay.export import (
     learning_cost,
     mean_completion_s,
     not_optimal,
+    parts_over_whole,
     share,
     solve_ms,
 )
-from oakum_solver.replay.quantities import UNKNOWN, amount, count, days, milliseconds, percent, small_percent
+from oakum_solver.replay.quantities import (
+    UNKNOWN,
+    amount,
+    count,
+    days,
+    milliseconds,
+    percent,
+    ratio,
+    small_percent,
+)
 from oakum_solver.replay.result import ReplayResult, TrainerOutcome
 
 _STATIC = files("oakum_solver.replay").joinpath("static")
@@ -115,10 +125,13 @@ def _tiles(result: ReplayResult) -> Iterable[str]:
         f"{percent(share(result.productive_node_hours, result.idle_node_hours))} productive",
     )
     yield _tile(
-        "Idle node-hours",
+        "Idle node-hours" if result.whole_idle_hours is None else "Idle slot-hours",
         amount(result.idle_node_hours),
         f"{percent(share(result.equivalent_nodes, result.nodes))} of the machine",
     )
+    if result.whole_idle_hours is not None:
+        whole = f"{amount(result.whole_idle_hours)} slot-hours of them in nodes idle as a whole"
+        yield _tile("Parts over whole nodes", ratio(parts_over_whole(result)), whole)
     yield _tile("Equivalent nodes", amount(result.equivalent_nodes), "N_eq, idle on average")
     yield _tile("Solve time, median", milliseconds(times["p50"]), f"99 % within {milliseconds(times['p99'])}")
     unproven = not_optimal(steps)

@@ -123,5 +123,8 @@ class ReplayResult:
     wall_s: float
     learnt: LearntCurves | None = None
     """The same with curves that are learnt; None: not replayed."""
+    whole_idle_hours: float | None = None
+    """Those of the idle node-hours, which are then slot-hours, in which all of a node was idle; None where the log
+    has no parts of nodes."""
     notes: tuple[str, ...] = field(default=())
     """What was skipped, cut or assumed, as sentences for a person: `12 jobs larger than the machine skipped`."""

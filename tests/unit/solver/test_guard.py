@@ -69,6 +69,13 @@ def test_it_tells_when_its_word_changes() -> None:
     assert GUARD.changes_in_s(after((4000, WITHOUT)), WITHOUT) == math.inf
 
 
+def test_it_tells_how_long_a_guarantee_has_stood_with_nodes_and_without() -> None:
+    assert GUARD.guaranteed_for_s(after((3000, WITHOUT))) == 0.0
+    stood = after((3000, WITHOUT), (1000, WITHOUT), (200, WITH), (100, WITHOUT))
+    assert GUARD.guaranteed_for_s(stood) == 400.0 + 200.0 + 100.0
+    assert GUARD.guaranteed_for_s(after((4000, WITHOUT), (600, WITH))) == 0.0
+
+
 @each("times", [{"wait_s": 0.0}, {"wait_s": math.nan}, {"quantum_s": math.inf}, {"quantum_s": 0.0}])
 def test_times_without_sense_are_refused(times: dict[str, float]) -> None:
     with pytest.raises(ProblemError, match=f"{next(iter(times))} is .*: expected"):

@@ -10,6 +10,7 @@ from cells import each
 from oakum_solver.errors import LogError
 from oakum_solver.logs.holes import HoleLog
 from oakum_solver.logs.idle import read_idle_log, write_idle_log
+from oakum_solver.logs.parts import whole_idle_s
 
 HEADER = "node,start_s,end_s\n"
 
@@ -127,3 +128,45 @@ def test_a_folder_that_is_not_there_cannot_be_written_to(tmp_path: Path) -> None
     log = read_idle_log(written(tmp_path, HEADER + "a,0,1\n"))
     with pytest.raises(LogError, match="absent"):
         write_idle_log(tmp_path / "absent" / "idle.csv", log)
+
+
+SLOTS = "node,start_s,end_s,slot,slots\n"
+
+
+def test_rows_of_slots_become_holes_of_slots_that_stand_on_their_nodes(tmp_path: Path) -> None:
+    log = read_idle_log(written(tmp_path, SLOTS + "n2,0,30,3,4\nn1,0,100,0,2\nn1,40,90,1,2\n"))
+    assert holes(log) == [("n1:0", 0.0, 100.0), ("n2:3", 0.0, 30.0), ("n1:1", 40.0, 90.0)]
+    assert log.parts is not None
+    assert [log.parts.names[host] for host in log.parts.host] == ["n1", "n1", "n2"]
+    assert log.parts.slots.tolist() == [2, 4]
+
+
+def test_a_node_is_idle_as_a_whole_while_all_of_its_slots_are(tmp_path: Path) -> None:
+    text = SLOTS + "n1,0,100,0,2\nn1,40,90,1,2\nn1,95,120,1,2\nn2,0,500,0,4\nn2,0,500,1,4\nn3,7,9,0,1\n"
+    log = read_idle_log(written(tmp_path, text))
+    assert whole_idle_s(log) == 2 * (50.0 + 5.0) + 2.0
+    assert whole_idle_s(log.clipped(50.0, 60.0)) == 20.0
+    assert whole_idle_s(read_idle_log(written(tmp_path, HEADER + "n1,0,10\n"))) is None
+
+
+def test_a_log_of_slots_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    log = read_idle_log(written(tmp_path, SLOTS + "n[1-2],0,30,3,4\nn1,10,100,0,4\n"))
+    write_idle_log(tmp_path / "again.csv", log)
+    again = read_idle_log(tmp_path / "again.csv")
+    assert holes(again) == holes(log)
+    assert whole_idle_s(again) == whole_idle_s(log) == 0.0
+
+
+@each(
+    ("row", "cause"),
+    [
+        ("n1,0,1,4,4", "slot 4 of 4 of n1"),
+        ("n1,0,1,-1,4", "slot -1 of 4 of n1"),
+        ("n1,0,1,0,4\nn1,1,2,0,8", "line 3: n1 has 8 slots here and 4 before"),
+        ("n1,0,1,a,4", "invalid literal for int"),
+        ("n1,0,1", "3 fields: expected 5"),
+    ],
+)
+def test_a_slot_that_cannot_be_is_refused(tmp_path: Path, row: str, cause: str) -> None:
+    with pytest.raises(LogError, match=cause):
+        read_idle_log(written(tmp_path, SLOTS + row + "\n"))

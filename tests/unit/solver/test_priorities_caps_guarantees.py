@@ -85,15 +85,24 @@ class TestGuarantees:
         asked = Problem((trainer("fast", 1000.0, min_nodes=1), slow), held_by("slow", groups))
         assert sizes(solve(asked, policy)) == [1, 3]
 
-    def test_the_longest_waiting_comes_first(self, policy: Policy, groups: tuple[NodeGroup, ...]) -> None:
-        early = trainer("early", min_nodes=3, guaranteed=True, waited_s=60.0)
-        late = trainer("late", min_nodes=3, guaranteed=True, waited_s=30.0)
-        assert sizes(solve(Problem((late, early), groups), policy)) == [0, 4]
-
-    def test_who_fits_where_the_longest_waiting_does_not_is_served(
+    def test_the_guarantee_of_longest_standing_comes_first(
         self, policy: Policy, groups: tuple[NodeGroup, ...]
     ) -> None:
-        large = trainer("large", min_nodes=5, guaranteed=True, waited_s=60.0)
+        early = trainer("early", min_nodes=3, guaranteed=True, guaranteed_for_s=60.0)
+        late = trainer("late", min_nodes=3, guaranteed=True, guaranteed_for_s=30.0)
+        assert sizes(solve(Problem((late, early), groups), policy)) == [0, 4]
+
+    def test_among_equals_nobody_is_interrupted(self, policy: Policy, groups: tuple[NodeGroup, ...]) -> None:
+        """Whoever has nodes has waited for 0 s, and the others longer with each plan."""
+        waiting = trainer("waiting", min_nodes=3, guaranteed=True, guaranteed_for_s=40.0, waited_s=3640.0)
+        served = trainer("served", min_nodes=3, guaranteed=True, guaranteed_for_s=40.0)
+        asked = Problem((waiting, served), held_by("served", groups))
+        assert sizes(solve(asked, policy)) == [0, 4]
+
+    def test_who_fits_where_one_before_does_not_is_served(
+        self, policy: Policy, groups: tuple[NodeGroup, ...]
+    ) -> None:
+        large = trainer("large", min_nodes=5, guaranteed=True, guaranteed_for_s=60.0)
         small = trainer("small", min_nodes=1, max_nodes=1, guaranteed=True)
         asked = Problem((large, small, trainer("fast", 1000.0, min_nodes=3)), groups)
         assert sizes(solve(asked, policy)) == [0, 1, 3]
@@ -106,7 +115,7 @@ class TestGuarantees:
         assert sizes(solve(asked, policy)) == [2, 2]
 
     def test_everybody_is_served_as_long_as_all_fit(self, policy: Policy, groups: tuple[NodeGroup, ...]) -> None:
-        waiting = tuple(trainer(f"w{i}", guaranteed=True, waited_s=float(i)) for i in range(4))
+        waiting = tuple(trainer(f"w{i}", guaranteed=True, guaranteed_for_s=float(i)) for i in range(4))
         asked = Problem((trainer("fast", 1000.0), *waiting), groups)
         assert sizes(solve(asked, policy)) == [0, 1, 1, 1, 1]
 
@@ -114,17 +123,25 @@ class TestGuarantees:
 @each("groups", [ALIKE, MIXED, TYPED], ids=["alike", "mixed", "typed"])
 @each("policy", ELASTIC)
 def test_a_guarantee_comes_before_priorities(policy: Policy, groups: tuple[NodeGroup, ...]) -> None:
-    first, waiting = trainer("first", priority=1), trainer("w", min_nodes=2, guaranteed=True, waited_s=60.0)
+    first, waiting = (
+        trainer("first", priority=1),
+        trainer("w", min_nodes=2, guaranteed=True, guaranteed_for_s=60.0),
+    )
     for holders in (groups, held_by("first", groups)):
         assert sizes(solve(Problem((first, waiting), holders), policy)) == [2, 2]
 
 
 @each("groups", [ALIKE, MIXED, TYPED], ids=["alike", "mixed", "typed"])
 @each("policy", ELASTIC)
-def test_a_longer_wait_comes_before_more_guarantees_kept(policy: Policy, groups: tuple[NodeGroup, ...]) -> None:
-    """One that has waited long needs everything; two that have not would fit together."""
-    late, early = trainer("late", guaranteed=True, waited_s=1.0), trainer("early", guaranteed=True, waited_s=2.0)
-    large = trainer("large", min_nodes=4, guaranteed=True, waited_s=60.0)
+def test_an_earlier_guarantee_comes_before_more_guarantees_kept(
+    policy: Policy, groups: tuple[NodeGroup, ...]
+) -> None:
+    """One that has been guaranteed for long needs everything; two that have not would fit together."""
+    late, early = (
+        trainer("late", guaranteed=True, guaranteed_for_s=1.0),
+        trainer("early", guaranteed=True, guaranteed_for_s=2.0),
+    )
+    large = trainer("large", min_nodes=4, guaranteed=True, guaranteed_for_s=60.0)
     halves = tuple(replace(group, owner=owner) for group, owner in zip(groups, ("late", "early"), strict=False))
     for holders in (groups, halves):
         assert sizes(solve(Problem((late, early, large), holders), policy)) == [0, 0, 4]

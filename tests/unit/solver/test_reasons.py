@@ -216,7 +216,7 @@ def wrong_with(text: str) -> str:
         return "a number is not written for people"
     for number in re.finditer(r"(?<![\w.,-])\d[\d,.]*(?!\w)", text):
         rest = text[number.end() :].lstrip(" ")
-        if not re.match(_UNITS, rest) and not text[: number.start()].endswith("at most "):
+        if not re.match(_UNITS, rest) and not text[: number.start()].endswith(("at most ", "number ")):
             return f"{number[0]} has no unit"
     return ""
 
