@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from oakum_client.rest.client import OakumClient
-from oakum_service.api.schemas.intervals import Interval
+from oakum_service.api.schemas.intervals import IdleTimeView, Interval
 from oakum_service.api.schemas.series import SeriesPoint
 from oakum_service.api.schemas.trainers import TrainerView
 from oakum_service.states import LIVE_STATES
@@ -33,12 +32,6 @@ class OwnTrainer:
     item: WorkItem
     samples: float
     """Samples that it trained."""
-    training_node_s: float
-    """Node-seconds in which it had members, stalls included."""
-    stalled_node_s: float
-    """The part of it that went into stalls, by its mean number of nodes."""
-    warm_up_node_s: float
-    """Node-seconds from its fragments' launches to their first generations."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +41,8 @@ class OwnHistory:
     began_at: float
     log: HoleLog
     trainers: tuple[OwnTrainer, ...]
+    idle_time: IdleTimeView
+    """What became of the holes' node-time."""
 
     @property
     def workload(self) -> Workload:
@@ -59,28 +54,30 @@ class OwnHistory:
         return sum(each.samples * sample_worth(objective, each.item.trainer) for each in self.trainers)
 
     @property
-    def node_hours(self) -> dict[str, float]:
-        """What became of the idle node-hours, by the words of `replay.export.loss_hours` as far as the service
-        knows them, and `productive`."""
-        training = sum(each.training_node_s for each in self.trainers) / 3600
-        stalled = sum(each.stalled_node_s for each in self.trainers) / 3600
-        startup = sum(each.warm_up_node_s for each in self.trainers) / 3600
-        unallocated = max(0.0, self.log.idle_node_s / 3600 - training - startup)
-        return {
-            "productive": max(0.0, training - stalled),
-            "startup": startup,
-            "stalls": stalled,
-            "unallocated": unallocated,
+    def node_time(self) -> dict[str, float]:
+        """What became of the idle node-time, in shares of it: by the words of `replay.export.loss_hours`, and
+        `productive` and `late`."""
+        went, idle_s = self.idle_time, self.idle_time.idle_node_s
+        parts = {
+            "productive": went.trained_node_s,
+            "startup": went.start_up_node_s,
+            "stalls": went.stalled_node_s,
+            "late": went.late_node_s,
+            "unallocated": went.unwanted_node_s,
         }
+        return {cause: node_s / idle_s if idle_s else 0.0 for cause, node_s in parts.items()}
 
 
 def read_own_history(client: OakumClient, since_s: float) -> OwnHistory:
     """The history of the last `since_s` seconds. Raises a `ClientError`, and `LogError` where the service has seen
     no idle node or trained no trainer in that time."""
     now = time.time()
-    holes = client.holes(since_s).holes
+    seen = client.holes(since_s)
+    holes, went = seen.holes, seen.idle_time
     if not holes:
         raise LogError(f"the service has seen no idle node in the last {since_s / 3600:.3g} h")
+    if went is None:
+        raise LogError("this service is too old to tell what became of idle node-time: update it")
     began_at = max(now - since_s, min(hole.start_at for hole in holes))
     views = [view for view in client.trainers().trainers if _is_within(view, began_at)]
     if any(view.is_private for view in views):
@@ -97,7 +94,7 @@ def read_own_history(client: OakumClient, since_s: float) -> OwnHistory:
     if len(trained) < len(views):
         notes.append(f"trainers whose speed was never measured, left out: {len(views) - len(trained):,}")
     names = {node.name for node in client.nodes().nodes}
-    return OwnHistory(began_at, _log(holes, names, began_at, now, notes), trainers)
+    return OwnHistory(began_at, _log(holes, names, began_at, now, notes), trainers, went)
 
 
 def _is_within(view: TrainerView, began_at: float) -> bool:
@@ -132,37 +129,14 @@ def _points(client: OakumClient, view: TrainerView) -> list[SeriesPoint]:
 def _trainer(view: TrainerView, label: str, points: Sequence[SeriesPoint], began_at: float) -> OwnTrainer:
     before = max((point.step for point in points if point.at <= began_at), default=0)
     samples_before = view.samples * before / view.step if view.step else 0.0
-    node_s, had_nodes_s = _training_time(points, began_at)
-    spent = view.time_spent
-    stalled_s = 0.0 if spent is None else spent.grow_s + spent.shrink_s + spent.loss_s
-    # Stalls and warm-ups are known of a trainer's whole life: the history has its share of that.
-    share = 1.0 if not view.step else 1.0 - before / view.step
-    return OwnTrainer(
-        item=WorkItem(
-            _planned(view, label), max(0.0, view.submitted_at - began_at), _wanted(view, samples_before)
-        ),
-        samples=view.samples - samples_before,
-        training_node_s=node_s,
-        stalled_node_s=share * stalled_s * (node_s / had_nodes_s if had_nodes_s else 0.0),
-        warm_up_node_s=0.0 if spent is None else share * spent.warm_up_node_s,
-    )
+    item = WorkItem(_planned(view, label), max(0.0, view.submitted_at - began_at), _wanted(view, samples_before))
+    return OwnTrainer(item, view.samples - samples_before)
 
 
 def _wanted(view: TrainerView, samples_before: float) -> float | None:
     """Samples that the trainer was to train within the history; of one that was ended early, those that it did."""
     total = view.total_samples if view.state in LIVE_STATES else view.samples
     return None if total is None else max(1.0, total - samples_before)
-
-
-def _training_time(points: Sequence[SeriesPoint], began_at: float) -> tuple[float, float]:
-    """(node-seconds, seconds) in which the trainer had nodes since `began_at`."""
-    node_s = had_nodes_s = 0.0
-    for point, following in itertools.pairwise(points):
-        seconds = following.at - max(point.at, began_at)
-        if point.nodes and seconds > 0:
-            node_s += point.nodes * seconds
-            had_nodes_s += seconds
-    return node_s, had_nodes_s
 
 
 def _planned(view: TrainerView, label: str) -> PlannedTrainer:

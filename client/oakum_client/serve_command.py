@@ -66,9 +66,9 @@ def _how_to_command(settings: Settings) -> str:
     """What to type in another terminal, where `oakum` may not be on PATH and the current folder may differ."""
     bin_dir = Path(sys.executable).parent
     activate = bin_dir / "activate"
-    found = shutil.which("oakum")
+    command = shutil.which("oakum")
     steps = []
-    if activate.exists() and (found is None or Path(found).parent != bin_dir):
+    if activate.exists() and (command is None or Path(command).parent != bin_dir):
         steps.append(f"source {escape(shlex.quote(_from_here(activate)))}")
     steps.append("oakum ps")
     if settings.data_dir != Settings().data_dir:

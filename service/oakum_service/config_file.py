@@ -69,5 +69,5 @@ def _parse(path: Path, _modified_ns: int, _size: int) -> Mapping[str, Any]:
 
 def nearest(name: str, known: Sequence[str]) -> str:
     """Advice for a name that nobody knows: the known one that is most like it, or empty."""
-    found = get_close_matches(name, known, n=1)
-    return f": did you mean {found[0]}?" if found else ""
+    matches = get_close_matches(name, known, n=1)
+    return f": did you mean {matches[0]}?" if matches else ""

@@ -148,8 +148,8 @@ class OakumServer:
     def _announce(self) -> None:
         """Make this process the one that agents turn to when theirs no longer answers, and that the CLI asks."""
         write_private(self.settings.service_file, json.dumps({"url": self.url}).encode())
-        found = {"url": self.url, "token": self.token} | _authorities(self.settings)
-        write_private(self.settings.client_file, json.dumps(found).encode())
+        address = {"url": self.url, "token": self.token} | _authorities(self.settings)
+        write_private(self.settings.client_file, json.dumps(address).encode())
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
         """Serve until SIGINT or SIGTERM, then give every node back if the cluster ends with the service, and

@@ -274,13 +274,13 @@ def _set_back(setback: Setback) -> str:
     due."""
     many = "launch" if setback.times == 1 else f"{setback.times} launches"
     if setback.kind is SetbackKind.REFUSED:
-        told = "was refused" if setback.times == 1 else "were refused"
+        what = "was refused" if setback.times == 1 else "were refused"
     elif setback.kind is SetbackKind.PENDING:
-        told = "waited for a node in vain"
+        what = "waited for a node in vain"
     else:
-        told = "ended before a fragment reported"
+        what = "ended before a fragment reported"
     return (
-        f"Its last {many} {told} (since {moment(setback.since)}, {', '.join(setback.nodes)}): "
+        f"Its last {many} {what} (since {moment(setback.since)}, {', '.join(setback.nodes)}): "
         f"{_clause(setback.what)}. The next one is due at {_second(setback.next_at)}, or as soon as its spec, the "
         "state of these nodes or the number of Oakum's jobs changes."
     )

@@ -51,7 +51,9 @@ def test_the_holes(scene: Scene) -> None:
         {"node": "n1", "start_at": scene.now - 100.0, "end_at": None},
         {"node": "n2", "start_at": scene.now - 40.0, "end_at": None},
     ]
-    assert scene.get("/v1/holes") == {"holes": holes, "next": None}
+    document = scene.get("/v1/holes?since_s=600")
+    assert document.pop("idle_time")["idle_node_s"] == about(140.0)
+    assert document == {"holes": holes, "next": None}
 
 
 def test_the_timeline(scene: Scene) -> None:
@@ -191,7 +193,8 @@ def test_the_plans(scene: Scene) -> None:
 def test_before_the_first_snapshot_and_plan_there_is_nothing_to_show(api: ApiUnderTest) -> None:
     nodes = api.viewer.get("/v1/nodes").json()
     assert (nodes["snapshot"], nodes["taken_at"], nodes["nodes"]) == (0, 0.0, [])
-    assert api.viewer.get("/v1/holes").json() == {"holes": [], "next": None}
+    holes = api.viewer.get("/v1/holes").json()
+    assert (holes["holes"], holes["next"], holes["idle_time"]["idle_node_s"]) == ([], None, 0.0)
     assert api.viewer.get("/v1/plans").json() == {"plans": []}
     assert api.viewer.get("/v1/cluster").json()["foreground_delay_max_s"] is None
     detail = problem_of(api.viewer.get("/v1/plans/current"), 404)["detail"]

@@ -142,7 +142,7 @@ def test_long_answers_are_compressed_for_those_who_take_it(api: ApiUnderTest) ->
     assert int(packed.headers["content-length"]) < len(packed.content) / 4
     plain = api.viewer.get("/v1/holes", headers={"Accept-Encoding": "identity"})
     assert "content-encoding" not in plain.headers
-    assert plain.json() == packed.json()
+    assert plain.json()["holes"] == packed.json()["holes"]
 
 
 def add_history(api: ApiUnderTest, chance: random.Random, now: float, hours: float) -> None:

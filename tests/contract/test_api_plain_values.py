@@ -15,8 +15,9 @@ from api_under_test import SPEC, ApiUnderTest, path_with, problem_of, report
 from cells import each
 from oakum_service.api.body_limit import STATE_PATH
 from oakum_service.control.observe import write_snapshot
+from oakum_service.schedulers.slurm.hole_policy import HolePolicy
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmState
-from oakum_service.schedulers.slurm.snapshot import HolePolicy, OakumInstance, to_snapshot
+from oakum_service.schedulers.slurm.snapshot import OakumInstance, to_snapshot
 from openapi_document import openapi_document
 from postgres_database import on_both_databases
 

@@ -50,6 +50,7 @@ def test_all_that_decides_plans_is_told(api: ApiUnderTest) -> None:
         "objective": "speedup", "look_ahead_s": 90.0, "groups": False, "user_cap": None, "milp_solver": "cbc",
         "starvation_guard_s": 3600.0, "starvation_quantum_s": 600.0, "solver_limit_s": api.settings.solver_limit_s,
         "stall_s": api.settings.stall_s, "start_up_s": api.settings.start_up_s,
+        "explore_share": 0.02,
     }  # fmt: skip
 
 

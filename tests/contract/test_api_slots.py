@@ -70,6 +70,28 @@ def test_more_slots_than_any_node_has_are_refused_by_name(looked: ApiUnderTest) 
     )
 
 
+@each(
+    ("spec", "words"),
+    [
+        (
+            {"curve": [[1, 400.0], [2, 800.0]], "ranks_per_node": 4},
+            "curve: its points count nodes of 4 ranks (ranks_per_node), and nodes are given in slots of one rank "
+            "here: give points over slots, and leave ranks_per_node out",
+        ),
+        (
+            {"curves_by_type": {"cpu:4": [[1, 400.0]]}},
+            "curves_by_type: no node is of type cpu:4, since nodes are given in slots of type cpu here: give a "
+            "curve over such slots as cpu",
+        ),
+    ],
+)
+def test_a_curve_over_nodes_is_refused_where_nodes_are_given_in_slots(
+    looked: ApiUnderTest, spec: dict[str, Any], words: str
+) -> None:
+    response = looked.user.post("/v1/trainers", json=SPEC | {"max_nodes": 2} | spec)
+    assert (response.status_code, response.json()["detail"]) == (409, words)
+
+
 def test_a_what_if_keeps_to_whole_fragments(looked: ApiUnderTest) -> None:
     spec = SPEC | FAST | {"max_nodes": 4, "slots_per_fragment": 2}
     looked.user.post("/v1/trainers", json=spec)

@@ -20,7 +20,8 @@ from oakum_service.db.models.progress import ProgressSample
 from oakum_service.documents.silence import Silence
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.states import TrainerState
-from oakum_worker.protocol import FragmentConfig, Phase
+from oakum_worker.fragment_config import FragmentConfig
+from oakum_worker.protocol import Phase
 from waiting import DEADLINE_S, wait_until
 
 

@@ -161,3 +161,20 @@ def test_without_a_gpu_one_line_says_what_is_missing(bench: Any, capsys: pytest.
         gpu.main()
     assert ended.value.exit_code == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_what_became_of_gpus_that_jobs_left_is_told_in_shares(bench: Any) -> None:
+    jobs, conditions, judged = (
+        bench("shared_nodes.jobs"),
+        bench("shared_nodes.conditions"),
+        bench("shared_nodes.judged"),
+    )
+    arrivals = jobs.draw(seed=1, count=40, nodes=8, gpus=4, gap_s=10.0, run_s=20.0)
+    assert arrivals == jobs.draw(seed=1, count=40, nodes=8, gpus=4, gap_s=10.0, run_s=20.0)
+    assert {arrival.nodes for arrival in arrivals} == {1, 2, 3}
+    assert {arrival.gpus for arrival in arrivals} == {1, 2, 3, 4}
+    parts = {"trained": 80.0, "stalled": 10.0, "start_up": 20.0, "late": 5.0, "unwanted": 0.0, "idle": 115.0}
+    filled = judged.Outcome("filled", [1.0, 2.0, 9.0], {"all": 150.0, "foreground": 30.0, **parts})
+    assert (filled.used_share("trained"), filled.used_share("trained", "stalled")) == (0.8, 0.9)
+    waits, uses = conditions.tables([judged.Outcome("sleepers", [1.0]), filled])
+    assert (waits.row_count, uses.row_count) == (2, 15)

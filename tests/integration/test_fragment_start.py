@@ -24,8 +24,8 @@ from oakum_service.schedulers.starting import FragmentStarter
 from oakum_worker.fragment import CONFIG_NAME
 from oakum_worker.fragment.config_files import FragmentArray, write_config
 from oakum_worker.fragment.rank_starter import RankStarter
+from oakum_worker.fragment_config import RunAs
 from oakum_worker.launch import submit_local
-from oakum_worker.protocol import RunAs
 from waiting import DEADLINE_S
 
 # Stands in for an agent module that takes long to import, during which the scheduler wants the node back.

@@ -15,7 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from oakum_service.schedulers.starting import FragmentStarter
-from oakum_worker.protocol import Directive, FragmentConfig, FragmentReport, Generation, Member, Phase
+from oakum_worker.fragment_config import FragmentConfig
+from oakum_worker.protocol import Directive, FragmentReport, Generation, Member, Phase
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import load_task

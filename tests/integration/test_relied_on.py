@@ -34,6 +34,16 @@ RELIANCES = {
     "lightning_trainer": relied_on.LIGHTNING_TRAINER,
 }
 """Module of an adapter -> what it relies on."""
+PARTS = {
+    "hugging_face": ("hugging_face", "hugging_face_progress", "hugging_face_refusals"),
+    "lightning_trainer": (
+        "lightning_trainer",
+        "lightning_strategy",
+        "lightning_checkpoints",
+        "lightning_refusals",
+    ),
+}
+"""Module of an adapter that has several -> all of them."""
 OWN = {"epochs", "keep", "end", "is_accumulating", "step_was_taken", "weigh"}
 """Public names that the adapters add to the libraries' classes."""
 
@@ -178,7 +188,7 @@ def test_lightnings_model_checkpoint_remembers_by_these_names() -> None:
 @OF_EACH
 def test_the_adapter_uses_no_private_name_that_is_not_listed(module: str) -> None:
     """A private name that the module neither defines nor sets is a library's."""
-    tree = ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"))
+    tree = ast.parse(_source(module))
     own = set(_own_names(tree)) | _assigned_names(tree)
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_private(node.attr)}
     used |= {text for text in _texts(tree) if re.fullmatch(r"_[a-z]\w+", text)}
@@ -193,7 +203,7 @@ def test_what_the_adapter_defines_in_a_librarys_class_is_listed_or_new_to_the_li
     module: str, tmp_path: Path
 ) -> None:
     """A name of ours that the library begins to use would change what the library does."""
-    tree = ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"))
+    tree = ast.parse(_source(module))
     library_object = plain(module, tmp_path)
     name = type(library_object).__name__
     (own_class,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
@@ -209,8 +219,9 @@ def test_each_override_has_its_librarys_name_in_the_list() -> None:
     for module, reliance in RELIANCES.items():
         for name in reliance.names:
             if name.use.startswith("overridden"):
-                text = (FOLDER / f"{module}.py").read_text(encoding="utf-8")
-                assert f"def {name.path.rpartition('.')[2]}(" in text, f"oakum.{module} overrides no {name.path}"
+                assert f"def {name.path.rpartition('.')[2]}(" in _source(module), (
+                    f"oakum.{module} overrides no {name.path}"
+                )
 
 
 CHANGED = SimpleNamespace(kept=lambda batch, index=0: None, moved=lambda batch, strict: None)
@@ -270,6 +281,12 @@ def test_a_trainer_whose_librarys_objects_lack_a_name_cannot_be_made(monkeypatch
     monkeypatch.setattr("oakum.lightning_trainer.LIGHTNING_TRAINER", renamed)
     with pytest.raises(SessionError, match=r"there is no fit_loop\.epoch_loop\._batches_that_went \(set\)"):
         Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+
+
+def _source(module: str) -> str:
+    """The adapter's code; what concerns a module alone, such as `from __future__`, stands in it several times."""
+    files = (FOLDER / f"{part}.py" for part in PARTS.get(module, (module,)))
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
 def _listed(module: str) -> set[str]:

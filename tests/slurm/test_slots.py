@@ -38,6 +38,27 @@ def states_of(client: OakumClient) -> dict[str, NodeState]:
     return {node.name: node.state for node in client.nodes().nodes}
 
 
+@pytest.mark.timeout(600)
+def test_nodes_of_a_partition_in_which_jobs_get_whole_nodes_are_given_whole_beside_others_in_parts(
+    shared: SlurmSite, service: SlurmService
+) -> None:
+    shared.run("scontrol", "update", "PartitionName=main", "Nodes=n001")
+    whole = ("PartitionName=big", "Nodes=n002", "OverSubscribe=EXCLUSIVE", "PriorityTier=100", "PreemptMode=OFF")
+    shared.run("scontrol", "create", *whole)
+    client = service.start()
+    wait_until("nodes are known: {}", lambda: len(states_of(client)) == 3, now=lambda: states_of(client))
+    assert sorted(states_of(client)) == ["n001:0", "n001:1", "n002"]
+    client.submit(small_spec(_NAME, epochs=100_000, max_nodes=3, arguments={"step_s": 0.5}))
+    wait_for_size(client, _NAME, 3)
+    shown = shared.run("squeue", "--noheader", "--states=RUNNING", "--format=%N %b %h").split("\n")
+    assert sorted(filter(None, shown)) == [*["n001 gres:gpu:a100:1 OK"] * 2, "n002 N/A NO"]
+
+    job = shared.submit_gpus(1, run_s=600.0, options=("--partition=big",))
+    shared.wait_for_state(job, "RUNNING")
+    wait_for_size(client, _NAME, 2)
+    wait_until("the job has all of its node", lambda: states_of(client)["n002"] is NodeState.FOREGROUND)
+
+
 @pytest.mark.timeout(900)
 def test_a_job_of_one_gpu_takes_one_fragment_and_disturbs_no_other(
     shared: SlurmSite, service: SlurmService

@@ -39,7 +39,8 @@ from oakum_service.fragments.configs import FragmentConfigs
 from oakum_service.identity import tokens
 from oakum_service.schedulers.port import JobStart, OwnJob, Scheduler, Snapshot
 from oakum_service.states import NodeState, TrainerState
-from oakum_worker.protocol import FragmentConfig, FragmentReport, Phase
+from oakum_worker.fragment_config import FragmentConfig
+from oakum_worker.protocol import FragmentReport, Phase
 from oakum_worker.spec import TrainerSpec
 
 with warnings.catch_warnings():

@@ -15,7 +15,7 @@ from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
 from oakum_service.schedulers.slurm.scheduler import SlurmScheduler
 from oakum_service.schedulers.slurm.snapshot import OakumInstance
-from oakum_worker.protocol import FragmentConfig
+from oakum_worker.fragment_config import FragmentConfig
 from oakum_worker.spec_options import SlurmSpec
 from waiting import wait_until
 

@@ -24,6 +24,7 @@ from oakum_service.db.lease import LeaseHolder
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
+from oakum_service.documents.slots import slot_name, slots_in
 from oakum_service.fragments.configs import FragmentConfigs
 from oakum_service.states import NodeState
 from oakum_worker.protocol import Endpoint, FragmentReport, Phase, TrainingProgress
@@ -52,13 +53,16 @@ class VirtualSite:
         fill: Fill = sorted,
         start_up_s: float = 6.0,
         samples_per_s: float = 500.0,
+        slots: int = 1,
         **settings: object,
     ) -> None:
+        """With `slots` above 1 nodes are given in parts; jobs then take slots."""
         self.now = 1_800_000_000.0
         self.sessions = sessions
         self._fill, self._start_up_s, self._samples_per_s = fill, start_up_s, samples_per_s
         self._random = Random(7)
-        self._names = [f"node{number:03}" for number in range(1, num_nodes + 1)]
+        nodes = [f"node{number:03}" for number in range(1, num_nodes + 1)]
+        self._names = [slot_name(node, slot) for node in nodes for slot in range(slots)] if slots > 1 else nodes
         self._busy = busy
         self._jobs: dict[str, _Job] = {}
         self._num_jobs = 0
@@ -140,7 +144,9 @@ class VirtualSite:
             for number, name in enumerate(self._names)
         )
         taken = {self._names[node] for node in job_of}
-        self.scheduler.own_jobs = [job for job in self.scheduler.own_jobs if job.node not in taken]
+        self.scheduler.own_jobs = [
+            job for job in self.scheduler.own_jobs if taken.isdisjoint(slots_in(job.node or ""))
+        ]
 
     def _turn_agents(self) -> None:
         there = {job.fragment for job in self.scheduler.own_jobs}

@@ -42,7 +42,9 @@ class LogOptions:
     ]
     since: Annotated[
         str | None,
-        _log_option(metavar="30d", help="How far back: 36h, 30d, 8w; by default 30d with `slurm`, 7d with `own`."),
+        _log_option(
+            metavar="30d", help="How far back: 90m, 36h, 30d, 8w; by default 30d with `slurm`, 7d with `own`."
+        ),
     ] = None
     nodes: Annotated[
         int | None, _log_option(min=1, help="Nodes of the machine; by default as the SWF header says.")
@@ -276,11 +278,12 @@ def replay_settings(trainers: TrainerOptions, planner: PlannerOptions) -> Replay
     """Make the replay engine's settings from the options. Raises `SolverError` for an objective that cannot be
     read, and `CommandError` where `--as` names no site that answers."""
     from oakum_client.cli.site_rules import SiteRules, site_rules
+    from oakum_solver.exploration import Exploration
     from oakum_solver.replay.costs import CostModel
     from oakum_solver.replay.settings import ReplaySettings
 
     defaults = ReplaySettings()
-    site = SiteRules(defaults, defaults.stall_s, defaults.startup_s)
+    site = SiteRules(defaults, defaults.stall_s, defaults.startup_s, Exploration())
     cost = "paper"
     if planner.as_site is not None:
         site, cost = site_rules(planner.as_site), "in-place"
@@ -290,6 +293,7 @@ def replay_settings(trainers: TrainerOptions, planner: PlannerOptions) -> Replay
         cost=CostModel(trainers.cost or cost),
         stall_s=site.stall_s if trainers.stall is None else trainers.stall,
         startup_s=site.startup_s if trainers.startup is None else trainers.startup,
+        learning=site.exploration if trainers.learn_curves else None,
         max_trainers=trainers.max_trainers,
         policy=planner.policy,
         published=planner.published,
@@ -310,11 +314,13 @@ def _look_ahead_s(text: str) -> float | None:
 
 
 def _span_s(text: str) -> float:
-    """The seconds in `36h`, `30d` or `8w`."""
-    match = re.fullmatch(r"([1-9]\d{0,4})([hdw])", text, re.ASCII)
+    """The seconds in `90m`, `36h`, `30d` or `8w`."""
+    match = re.fullmatch(r"([1-9]\d{0,4})([mhdw])", text, re.ASCII)
     if match is None:
-        raise typer.BadParameter(f"--since is {text!r}: give hours, days or weeks, as 36h, 30d or 8w")
-    return int(match[1]) * {"h": 3600.0, "d": 86400.0, "w": 604800.0}[match[2]]
+        raise typer.BadParameter(
+            f"--since is {text!r}: give minutes, hours, days or weeks, as 90m, 36h, 30d or 8w"
+        )
+    return int(match[1]) * {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}[match[2]]
 
 
 def _check_finite(options: dict[str, float | None]) -> None:

@@ -17,6 +17,7 @@ _CAUSES = {
     "productive": "Productive",
     "startup": "Starting up",
     "stalls": "Stalls",
+    "late": "Found late",
     "unallocated": "Granted to nobody",
 }
 
@@ -41,7 +42,7 @@ def own_document(history: OwnHistory, result: ReplayResult, objective: Objective
         "efficiency": _share(achieved, result.achievable),
         "of_replay": _share(achieved, result.achieved),
         "of_bound": _share(achieved, bound),
-        "node_time": {cause: _share(hours, idle) for cause, hours in history.node_hours.items()},
+        "node_time": history.node_time,
         "replayed_node_time": {cause: _share(hours, idle) for cause, hours in _replayed(result).items()},
     }
 
@@ -69,6 +70,7 @@ def _replayed(result: ReplayResult) -> dict[str, float]:
         "productive": result.productive_node_hours,
         "startup": losses.startup,
         "stalls": losses.grow + losses.shrink + losses.preemption,
+        "late": 0.0,
         "unallocated": losses.unallocated,
     }
 

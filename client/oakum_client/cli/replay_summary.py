@@ -14,9 +14,11 @@ from oakum_solver.replay.export import (
     loss_hours,
     mean_completion_s,
     not_optimal,
+    parts_over_whole,
     share,
     solve_ms,
 )
+from oakum_solver.replay.quantities import ratio
 from oakum_solver.replay.result import LearntCurves, ReplayResult
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def print_summary(result: ReplayResult) -> None:
 def _heading(result: ReplayResult) -> str:
     cut = f" ({_hours(result.cut_hours)} of maintenance cut out)" if result.cut_hours else ""
     return (
-        f"{result.log}: {_hours(result.hours)}{cut} of {count(result.nodes)} nodes, "
+        f"{result.log}: {_hours(result.hours)}{cut} of {count(result.nodes)} {_unit(result)}s, "
         f"{count(result.events)} events\n"
         f"policy {result.policy}, cost {result.cost}, objective {result.objective}, "
         f"look-ahead {duration(result.look_ahead_s)}"
@@ -64,26 +66,39 @@ def _key_figures(result: ReplayResult) -> Table:
     figures.show_header = False
     reached = share(result.efficiency, result.zero_cost_bound)
     equivalent = f"{result.equivalent_nodes:,.1f}"
-    figures.add_row("Efficiency", _percent(result.efficiency), f"of what {equivalent} dedicated nodes would train")
+    figures.add_row(
+        "Efficiency", _percent(result.efficiency), f"of what {equivalent} dedicated {_unit(result)}s would train"
+    )
     figures.add_row(
         "Zero-cost bound",
         _percent(result.zero_cost_bound),
         f"without any stall; {_percent(reached)} of it reached",
     )
     used = share(result.used_node_hours, result.idle_node_hours)
-    figures.add_row("Used", _percent(used), f"of {count(result.idle_node_hours)} idle node-hours")
+    figures.add_row("Used", _percent(used), f"of {count(result.idle_node_hours)} idle {_unit(result)}-hours")
+    if result.whole_idle_hours is not None:
+        whole = f"{count(result.whole_idle_hours)} of these slot-hours in nodes idle as a whole"
+        figures.add_row("Parts over whole nodes", ratio(parts_over_whole(result)), whole)
     machine = share(result.equivalent_nodes, result.nodes)
-    figures.add_row("Equivalent nodes", equivalent, f"idle on average, {_percent(machine)} of the machine")
+    figures.add_row(
+        f"Equivalent {_unit(result)}s", equivalent, f"idle on average, {_percent(machine)} of the machine"
+    )
     return figures
 
 
 def _node_time(result: ReplayResult) -> Table:
     rows = {"Productive": result.productive_node_hours}
     rows |= {_CAUSES[cause]: hours for cause, hours in loss_hours(result.losses).items()}
-    listing = table("IDLE NODE-TIME", "NODE-HOURS", "SHARE", right=("NODE-HOURS", "SHARE"))
+    unit = _unit(result).upper()
+    listing = table(f"IDLE {unit}-TIME", f"{unit}-HOURS", "SHARE", right=(f"{unit}-HOURS", "SHARE"))
     for name, hours in rows.items():
         listing.add_row(name, f"{hours:,.1f}", _percent(share(hours, result.idle_node_hours)))
     return listing
+
+
+def _unit(result: ReplayResult) -> str:
+    """What the replay's numbers count: nodes, or slots where the log has parts of nodes."""
+    return "node" if result.whole_idle_hours is None else "slot"
 
 
 def _learnt(result: ReplayResult, learnt: LearntCurves) -> str:

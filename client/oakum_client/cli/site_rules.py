@@ -11,6 +11,7 @@ from oakum_client.cli.app import CommandError
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.settings import PlanningView
+    from oakum_solver.exploration import Exploration
     from oakum_solver.planning import PlanningRules
 
 SERVICE = "service"
@@ -24,6 +25,8 @@ class SiteRules:
     rules: PlanningRules
     stall_s: float
     startup_s: float
+    exploration: Exploration
+    """How trainers' curves are learnt."""
 
 
 def site_rules(source: str) -> SiteRules:
@@ -37,6 +40,7 @@ def site_rules(source: str) -> SiteRules:
 def _of_service(source: str) -> SiteRules:
     from oakum_client.rest.client import OakumClient
     from oakum_client.rest.errors import ClientError
+    from oakum_solver.exploration import Exploration
 
     try:
         with OakumClient(for_terminal=True) if source == SERVICE else OakumClient(source) as client:
@@ -45,7 +49,8 @@ def _of_service(source: str) -> SiteRules:
         raise CommandError(f"--as {source}: {error}") from error
     if planning is None:
         raise CommandError(f"--as {source}: this service is too old to tell its rules; name a file")
-    return SiteRules(_rules_of(planning), planning.stall_s, planning.start_up_s)
+    exploration = Exploration(planning.explore_share)
+    return SiteRules(_rules_of(planning), planning.stall_s, planning.start_up_s, exploration)
 
 
 def _rules_of(planning: PlanningView) -> PlanningRules:
@@ -71,6 +76,7 @@ def _of_file(path: Path) -> SiteRules:
     from oakum_service.config import Settings
     from oakum_service.config_file import VARIABLE
     from oakum_service.errors import ConfigurationError
+    from oakum_solver.exploration import Exploration
 
     if not path.is_file():
         raise CommandError(
@@ -88,4 +94,5 @@ def _of_file(path: Path) -> SiteRules:
         del os.environ[VARIABLE]
         if chosen is not None:
             os.environ[VARIABLE] = chosen
-    return SiteRules(settings.planning_rules, settings.stall_s, settings.start_up_s)
+    exploration = Exploration(settings.explore_share)
+    return SiteRules(settings.planning_rules, settings.stall_s, settings.start_up_s, exploration)

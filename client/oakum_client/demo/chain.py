@@ -59,20 +59,20 @@ class TrainerChain:
     def turn(self, client: OakumClient) -> dict[DemoRole, TrainerView]:
         """Submit the missing trainers that can begin. Returns the trainers that exist, by role. Raises
         `ClientError`."""
-        found = self._find(client)
+        trainers = self._find(client)
         tuned = (DemoRole.RECOGNISER, DemoRole.AUTOENCODER)
-        if all(role in found for role in tuned):
-            return found
-        if DemoRole.STACK not in found:
-            found[DemoRole.STACK] = self._submit(client, DemoRole.STACK, self._specs[DemoRole.STACK])
-        stack = found[DemoRole.STACK]
+        if all(role in trainers for role in tuned):
+            return trainers
+        if DemoRole.STACK not in trainers:
+            trainers[DemoRole.STACK] = self._submit(client, DemoRole.STACK, self._specs[DemoRole.STACK])
+        stack = trainers[DemoRole.STACK]
         if stack.state is TrainerState.FINISHED and stack.checkpoint_step is not None:
             for role in tuned:
-                if role not in found:
+                if role not in trainers:
                     arguments = {**self._specs[role].arguments, "begin_from": stack.checkpoint_folder}
                     spec = self._specs[role].model_copy(update={"arguments": arguments})
-                    found[role] = self._submit(client, role, spec)
-        return found
+                    trainers[role] = self._submit(client, role, spec)
+        return trainers
 
     def _find(self, client: OakumClient) -> dict[DemoRole, TrainerView]:
         """Role -> the newest trainer with the role's name."""

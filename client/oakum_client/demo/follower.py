@@ -60,7 +60,7 @@ class Follower:
                 networks[role] = network
         state = {
             "fault": fault,
-            "trainers": [_told(role, view) for role, view in sorted(self._trainers.items(), key=_order)],
+            "trainers": [_summary(role, view) for role, view in sorted(self._trainers.items(), key=_order)],
             "networks": {role: {"step": n.step, "tag": n.tag} for role, n in networks.items()},
             "faults": faults,
         }
@@ -97,7 +97,7 @@ def _order(item: tuple[DemoRole, TrainerView]) -> int:
     return list(DemoRole).index(item[0])
 
 
-def _told(role: DemoRole, view: TrainerView) -> dict[str, Any]:
+def _summary(role: DemoRole, view: TrainerView) -> dict[str, Any]:
     return {
         "role": role,
         "name": view.name,

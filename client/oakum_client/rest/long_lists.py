@@ -25,9 +25,9 @@ def all_trainers(connection: Connection, **query: Any) -> TrainerList:
 
 def all_holes(connection: Connection, since_s: float) -> HoleList:
     """The holes of the last `since_s` seconds, in order of their starts. Raises a `ClientError`."""
-    pages = _pages(connection, "/v1/holes", HoleList, {"since_s": since_s})
-    holes = [hole for page in pages for hole in page.holes]
-    return HoleList(holes=sorted(holes, key=lambda hole: hole.start_at))
+    newest, *earlier = _pages(connection, "/v1/holes", HoleList, {"since_s": since_s})
+    holes = [hole for page in (newest, *earlier) for hole in page.holes]
+    return HoleList(holes=sorted(holes, key=lambda hole: hole.start_at), idle_time=newest.idle_time)
 
 
 def all_evaluations(connection: Connection, path: str) -> list[EvaluationView]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from oakum_service.control.hosts import sizes_of
 from oakum_service.control.new_trainers import GivenState, give_state, refuse_state_of, step_to_begin_from
 from oakum_service.control.observe import newest_observation
 from oakum_service.db.models.trainers import Trainer
+from oakum_service.documents.node import Node
+from oakum_service.documents.slots import is_part
 from oakum_service.errors import Conflict, Forbidden, NoticeRefused, RequestError
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec, explain
@@ -31,6 +35,8 @@ _MOST_CHARACTERS = 200_000
 """Of a spec as JSON: as many as a spec's text may have, which lists of trainers repeat."""
 _MOST_POINTS, _MOST_TYPES = 1000, 100
 """Of curves, which every turn reads."""
+_WHOLE_TYPE = re.compile(r":[0-9]+(?=$|\+)")
+"""In the type of a whole node (`a100:4+ib`), what that of its slots has not."""
 _ENDED = [state for state in TrainerState if state.ended]
 
 
@@ -94,21 +100,46 @@ def check_slurm(spec: TrainerSpec, context: Context) -> None:
 
 
 def _check_slots(spec: TrainerSpec, context: Context) -> None:
-    """Raise `Conflict` if a fragment needs more slots of one node than any node has, where nodes are known."""
-    slots = spec.slots_per_fragment
-    if slots == "node" or slots == 1:
+    """Raise `Conflict` if the spec does not fit the slots in which nodes are given, where nodes are known."""
+    has_curve = bool(spec.curve or spec.curves_by_type)
+    if not has_curve and spec.slots_per_fragment in (1, "node"):
         return
     with context.readers.begin() as session:
         observed = newest_observation(session)
     nodes = () if observed is None else observed.snapshot.nodes
-    most = max(sizes_of(nodes).values(), default=None)
-    if most is not None and most < slots:
+    if nodes and isinstance(spec.slots_per_fragment, int):
+        _refuse_large_fragments(spec.slots_per_fragment, max(sizes_of(nodes).values()))
+    if has_curve:
+        _refuse_curves_over_nodes(spec, nodes)
+
+
+def _refuse_large_fragments(slots: int, most: int) -> None:
+    """Raise `Conflict` if a fragment needs more slots of one node than `most`, which a node has."""
+    if most < slots:
         are_whole = (
             "nodes are given as a whole here" if most == 1 else f"no node has more than {most} slots of a type"
         )
         raise Conflict(
             f"slots_per_fragment: a fragment would need {slots} slots of one node, and {are_whole}: "
             f"give {f'at most {most}' if most > 1 else '1'}, or node for all that a node has"
+        )
+
+
+def _refuse_curves_over_nodes(spec: TrainerSpec, nodes: Collection[Node]) -> None:
+    """Raise `Conflict` for curves that count nodes where nodes are given in slots."""
+    types = {node.node_type for node in nodes if is_part(node.name)}
+    present = {node.node_type for node in nodes}
+    for named in spec.curves_by_type.keys() - present:
+        if (slot := _WHOLE_TYPE.sub("", named)) in types:
+            raise Conflict(
+                f"curves_by_type: no node is of type {named}, since nodes are given in slots of type {slot} here: "
+                f"give a curve over such slots as {slot}"
+            )
+    if types and types == present and spec.ranks_per_node > 1:
+        name = "curve" if spec.curve else "curves_by_type"
+        raise Conflict(
+            f"{name}: its points count nodes of {spec.ranks_per_node} ranks (ranks_per_node), and nodes are given "
+            "in slots of one rank here: give points over slots, and leave ranks_per_node out"
         )
 
 

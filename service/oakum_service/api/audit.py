@@ -33,10 +33,10 @@ def list_acts(
     trainers and tokens."""
     reader = None if viewer.role is Role.ADMIN else viewer.name
     with context.readers.begin() as session:
-        found = audit.listed(
+        records = audit.listed(
             session, limit + 1, reader=reader, actor=actor, subject=subject, action=action, before=before
         )
-        rows, has_more = page(found, limit)
+        rows, has_more = page(records, limit)
         return AuditLog(entries=[_entry(row) for row in rows], next=rows[-1].id if has_more else None)
 
 

@@ -112,8 +112,8 @@ def _counted(principal: Principal, request: Request) -> Principal:
 
 def _account(context: Context, uid: int) -> Principal:
     """The account that calls over the Unix socket. Raises `Forbidden` where the settings do not let it in."""
-    found = account_at_socket(uid, context.settings)
-    return Principal(found.name, Role[found.role.upper()], digest(f"uid {uid}"), uid)
+    account = account_at_socket(uid, context.settings)
+    return Principal(account.name, Role[account.role.upper()], digest(f"uid {uid}"), uid)
 
 
 def _holder(context: Context, text: str, request: Request) -> Principal:

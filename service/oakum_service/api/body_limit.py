@@ -38,11 +38,11 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        told = Headers(scope=scope).get("Content-Length", "")
+        length = Headers(scope=scope).get("Content-Length", "")
         is_state = scope["path"] == STATE_PATH
         largest = LARGEST_STATE_BYTES if is_state else LARGEST_BODY_BYTES
         # A number too long for int() is refused by length alone.
-        if told.isdecimal() and (len(told) > 18 or int(told) > largest):
+        if length.isdecimal() and (len(length) > 18 or int(length) > largest):
             refusal = problem_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _REFUSAL.format(largest))
             await refusal(scope, receive, send)
             return
@@ -67,11 +67,11 @@ class BodyLimit:
 def num_values(body: bytes) -> int:
     """Number of values in a body of JSON, or more: each begins the body, a list or an object, or follows a
     comma."""
-    found = _num_marks(body)
+    num_marks = _num_marks(body)
     # JSON in UTF-8 has no zero byte, and in another encoding a text cannot be told from what follows it.
-    if found > MOST_VALUES and b"\0" not in body:
-        found = _num_marks(_TEXT.sub(b"", body))
-    return found + 1
+    if num_marks > MOST_VALUES and b"\0" not in body:
+        num_marks = _num_marks(_TEXT.sub(b"", body))
+    return num_marks + 1
 
 
 def _num_marks(body: bytes) -> int:

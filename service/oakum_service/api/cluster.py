@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from oakum_service.api.auth import Admin, Viewer
 from oakum_service.api.context import InContext
@@ -16,9 +17,9 @@ from oakum_service.api.hold import hold_view
 from oakum_service.api.idempotency import IdempotencyKey, answer_once
 from oakum_service.api.intervals import intervals
 from oakum_service.api.paging import Before, Place, older_than, page, place
-from oakum_service.api.schemas.cluster import ClusterView, IdleTimeView, SilenceView
+from oakum_service.api.schemas.cluster import ClusterView, SilenceView
 from oakum_service.api.schemas.foreground import ForegroundJobRequest, ForegroundJobView
-from oakum_service.api.schemas.intervals import HoleList, Interval
+from oakum_service.api.schemas.intervals import HoleList, IdleTimeView, Interval
 from oakum_service.control.delays import quantile
 from oakum_service.control.idle_time import idle_time
 from oakum_service.control.limits import Kept, lost_share
@@ -57,10 +58,12 @@ def list_holes(
     """List the holes of the last `since_s` seconds: all that last, and those that ended last; `before` gives those
     that ended earlier."""
     limit = min(limit, _MOST_ENDED)
+    now = time.time()
     hole = NodeInterval.state == NodeState.HOLE
     with context.readers.begin() as session:
+        went = None if before else _idle_time(session, now - since_s, now)
         lasting = [] if before else intervals(session, hole & NodeInterval.end_at.is_(None))
-        earlier = hole & (NodeInterval.end_at >= time.time() - since_s)
+        earlier = hole & (NodeInterval.end_at >= now - since_s)
         if before:
             earlier &= older_than(NodeInterval.end_at, NodeInterval.id, place(before, int))
         ended, has_more = page(intervals(session, earlier, limit + 1), limit)
@@ -69,7 +72,12 @@ def list_holes(
     return HoleList(
         holes=sorted(holes, key=lambda each: each.start_at),
         next=str(Place(last.end_at, last.id)) if has_more and last is not None else None,
+        idle_time=went,
     )
+
+
+def _idle_time(session: Session, begin: float, now: float) -> IdleTimeView:
+    return IdleTimeView(**idle_time(session, usage_since(session, begin, now), begin, now)._asdict())
 
 
 @router.get("/cluster")

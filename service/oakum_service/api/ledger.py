@@ -37,7 +37,7 @@ def show_ledger(
             return Ledger(from_month=first, to_month=last, entries=[])
         user = viewer.name
     with context.readers.begin() as session:
-        found = ledger(session, first, last, user, now)
+        sums_by_key = ledger(session, first, last, user, now)
     entries = [
         LedgerEntry(
             month=of_month,
@@ -52,7 +52,7 @@ def show_ledger(
             foreground_delay_s=sums.foreground_delay_s,
             ends=sums.ends,
         )
-        for (of_month, name), sums in found.items()
+        for (of_month, name), sums in sums_by_key.items()
     ]
     return Ledger(from_month=first, to_month=last, entries=entries)
 

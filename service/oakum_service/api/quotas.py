@@ -60,8 +60,8 @@ def set_quota(user: _UserName, limits: QuotaLimits, context: InContext, admin: A
     given = limits.model_dump()
     with context.sessions.begin() as session:
         quotas.set_quota(session, user, given, admin.name)
-        told = {name: value for name, value in given.items() if value is not None}
-        audit.record(session, admin.actor, "quota.set", user, user, **told)
+        set_limits = {name: value for name, value in given.items() if value is not None}
+        audit.record(session, admin.actor, "quota.set", user, user, **set_limits)
         session.flush()
         view = _view(session, context, user)
     context.news_for_controller.notify()

@@ -62,8 +62,8 @@ class ReadinessProbe:
             return await asyncio.wait_for(asyncio.shield(self._looking), _PATIENCE_S)
         except TimeoutError:
             _log.warning("not ready: the database has not answered for %g s", _PATIENCE_S)
-            told = f"the database has not answered for {_PATIENCE_S:g} s"
-            return {"database": told, "schema": _NOT_KNOWN, "controller": _NOT_KNOWN, "scheduler": _NOT_KNOWN}
+            fault = f"the database has not answered for {_PATIENCE_S:g} s"
+            return {"database": fault, "schema": _NOT_KNOWN, "controller": _NOT_KNOWN, "scheduler": _NOT_KNOWN}
 
 
 def _faults(context: Context, intake: HookIntake | None) -> _Faults:
@@ -83,8 +83,8 @@ def _database_faults(context: Context) -> _Faults:
     except SQLAlchemyError as error:
         # Only the log names the database's host and file: anybody may ask this.
         _log.warning("not ready: the database does not answer: %s", error)
-        told = "the database does not answer: the service's log says why"
-        return {"database": told, "schema": _NOT_KNOWN}
+        fault = "the database does not answer: the service's log says why"
+        return {"database": fault, "schema": _NOT_KNOWN}
     newest, schema = newest_revision(), None
     if present != newest:
         schema = f"the schema is at revision {present}, expected {newest}: run `oakum db upgrade`"

@@ -110,6 +110,7 @@ def _planning(session: Session, context: Context) -> PlanningView:
         solver_limit_s=rules.time_limit_s,
         stall_s=costs.stall_s,
         start_up_s=costs.start_up_s,
+        explore_share=settings.explore_share,
     )
 
 
@@ -129,12 +130,12 @@ def _changed(
     assert before is not None
     assert after is not None
     audit.record(session, admin.actor, "setting.changed", name, before=before.value, after=after.value)
-    text = f"is {_told(after)} now, it was {_told(before)}: changed by {admin.name}"
+    text = f"is {_value_text(after)} now, it was {_value_text(before)}: changed by {admin.name}"
     event_log.record(session, "setting.changed", name, text)
     return after
 
 
-def _told(view: SettingView) -> str:
+def _value_text(view: SettingView) -> str:
     return view.value if isinstance(view.value, str) else json.dumps(view.value)
 
 

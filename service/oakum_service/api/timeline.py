@@ -155,9 +155,9 @@ def show_rows(
     window = _window(from_at, min(to_at, now))
     with context.readers.begin() as session:
         since = complete_from(session, node, window, changed_after)
-        told = Window(since, window.to_at)
-        done = stretches(session, node, told, changed_after)
-        fragments = fragment_bars(session, node, told, changed_after)
+        since_change = Window(since, window.to_at)
+        done = stretches(session, node, since_change, changed_after)
+        fragments = fragment_bars(session, node, since_change, changed_after)
         announced = announcements(session)
     to_come = announced_bars(announced.soonest, node, now, to_at) if to_at > now else []
     if changed_after is None:

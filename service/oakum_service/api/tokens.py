@@ -39,8 +39,8 @@ def create_token(request: TokenRequest, context: InContext, admin: Admin) -> New
         _check_end(session, admin, request.expires_in_s)
         text = tokens.create(session, request.name, request.role, request.label, request.expires_in_s)
         event_log.record(session, "token.created", request.name, f"{admin.name} makes a {_called(request)}")
-        told = request.model_dump(exclude={"name"}, exclude_none=True)
-        audit.record(session, admin.actor, "token.created", request.name, request.name, **told)
+        given = request.model_dump(exclude={"name"}, exclude_none=True)
+        audit.record(session, admin.actor, "token.created", request.name, request.name, **given)
         return _new(session, text)
 
 
@@ -60,9 +60,9 @@ def rotate_token(token_id: TokenId, request: RotateRequest, context: InContext, 
         text = tokens.rotate(session, row, request.overlap_s, now)
         event_log.record(session, "token.rotated", row.name, f"{viewer.name} replaces a {_called(row)}")
         audit.record(session, viewer.actor, "token.rotated", row.name, row.name, id=token_id)
-        made = _new(session, text)
+        new_token = _new(session, text)
     context.news_for_readers.notify()  # event streams look whether their tokens are still valid
-    return made
+    return new_token
 
 
 @router.delete("/{token_id}", status_code=HTTPStatus.NO_CONTENT)

@@ -139,8 +139,8 @@ def list_evaluations(
             .limit(limit)
             .execution_options(yield_per=_AT_ONCE)
         )
-        found = list(_up_to(_MOST_CHARACTERS, rows))
-    return EvaluationList(evaluations=sorted(found, key=lambda one: one.step))
+        views = list(_up_to(_MOST_CHARACTERS, rows))
+    return EvaluationList(evaluations=sorted(views, key=lambda one: one.step))
 
 
 def _up_to(most: int, rows: Iterable[EvaluationRecord]) -> Iterator[EvaluationView]:

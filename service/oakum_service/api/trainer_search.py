@@ -76,10 +76,10 @@ def _ended(asked: Asked) -> Select[Trainer]:
 def _page(session: Session, query: Select[Trainer], limit: int) -> tuple[list[Trainer], bool]:
     """The first `limit` of the query's trainers, or those that have `_MOST_CHARACTERS` together, but at least one;
     and whether there is another one."""
-    told = (Trainer.spec, Trainer.message, Trainer.progress, Trainer.crash)
-    lengths = [func.coalesce(func.length(cast(column, Text)), 0) for column in told]
+    long_columns = (Trainer.spec, Trainer.message, Trainer.progress, Trainer.crash)
+    lengths = [func.coalesce(func.length(cast(column, Text)), 0) for column in long_columns]
     sized = session.execute(query.with_only_columns(Trainer.id, *lengths).limit(limit + 1)).all()
     sums = itertools.accumulate(sum(row[1:]) for row in sized[:limit])
     ids = [row.id for row, size in zip(sized, sums, strict=False) if size <= _MOST_CHARACTERS or row is sized[0]]
-    found = {row.id: row for row in session.scalars(select(Trainer).where(Trainer.id.in_(ids)))}
-    return [found[id_] for id_ in ids], len(sized) > len(ids)
+    by_id = {row.id: row for row in session.scalars(select(Trainer).where(Trainer.id.in_(ids)))}
+    return [by_id[id_] for id_ in ids], len(sized) > len(ids)

@@ -135,11 +135,11 @@ def _warming(session: Session, trainers: list[str], members: Collection[str]) ->
         )
         .order_by(Fragment.launched_at, Fragment.node)
     ).scalars()
-    found: dict[str, list[WarmingFragment]] = {}
+    by_trainer: dict[str, list[WarmingFragment]] = {}
     for row in rows:
         slots = (WarmingFragment(node=slot, launched_at=row.launched_at) for slot in row.slots)
-        found.setdefault(row.trainer_id, []).extend(slots)
-    return found
+        by_trainer.setdefault(row.trainer_id, []).extend(slots)
+    return by_trainer
 
 
 def _standing(trainer: Trainer, lookups: _Lookups) -> Standing:
@@ -290,8 +290,8 @@ def _stepped_at(trainer: Trainer) -> float | None:
 
 def _step(trainer: Trainer) -> int:
     """Number of finished steps; for a failed trainer also steps after its last progress report."""
-    told = trainer.reported_step
-    return max(told, trainer.crash.step) if trainer.crash and trainer.state == TrainerState.FAILED else told
+    step = trainer.reported_step
+    return max(step, trainer.crash.step) if trainer.crash and trainer.state == TrainerState.FAILED else step
 
 
 def _duration(trainer: Trainer, kind: str) -> DurationView | None:

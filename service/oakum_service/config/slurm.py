@@ -11,6 +11,9 @@ from pydantic_settings import SettingsConfigDict
 from oakum_service.config.group import SettingsGroup, variable_of
 from oakum_worker.spec_options import SlurmSpec
 
+_OF_GPUS = frozenset({"gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "exclusive"})
+"""Options of `sbatch` that say what a job gets of a node's GPUs."""
+
 
 class SlurmSettings(SettingsGroup):
     """How the service reads a Slurm cluster and how it submits fragments there."""
@@ -104,6 +107,15 @@ class SlurmSettings(SettingsGroup):
             raise ValueError(
                 "run_as is submitter and spool_dir is not an absolute path: set OAKUM_SLURM_SPOOL_DIR to the "
                 "folder that `oakum run-as install` was given as --spool"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _leaves_gpus_to_fragments(self) -> Self:
+        if self.slots == "gpu" and (given := sorted(_OF_GPUS.intersection(self.options))):
+            raise ValueError(
+                f"options name {', '.join(given)}, and with slots: gpu each fragment asks for its own GPUs: leave "
+                f"{' and '.join(given)} out of {variable_of(type(self), 'options')}"
             )
         return self
 

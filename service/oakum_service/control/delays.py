@@ -62,8 +62,8 @@ class WeekOfDelays:
             young = self._settle(session, now)
             first = math.floor(begin / length_s)
             last = math.floor(max(now, young[-1][0] if young else now) / length_s)
-            found = [self._period(number, length_s, begin, young) for number in range(first, last + 1)]
-        return [period for period in found if period is not None]
+            periods = [self._period(number, length_s, begin, young) for number in range(first, last + 1)]
+        return [period for period in periods if period is not None]
 
     def _period(
         self, number: int, length_s: float, begin: float, young: Sequence[tuple[float, float]]

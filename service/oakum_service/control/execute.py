@@ -31,7 +31,7 @@ from oakum_service.logs.fields import about
 from oakum_service.orders import hold
 from oakum_service.schedulers.port import ArrayScheduler, Scheduler, Snapshot
 from oakum_service.states import NodeState
-from oakum_worker.protocol import FragmentConfig
+from oakum_worker.fragment_config import FragmentConfig
 
 _log = logging.getLogger("oakum")
 

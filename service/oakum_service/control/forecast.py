@@ -93,8 +93,8 @@ class PastHoles:
 def past_holes(session: Session) -> PastHoles:
     """The holes that count now: what an administrator has told fills up what the service has not seen yet."""
     seen_s = _seen_holes(session)
-    told = given(session)
-    return PastHoles(seen_s, () if told is None else _spread(told.lengths_s, _PAST_HOLES - len(seen_s)))
+    log = given(session)
+    return PastHoles(seen_s, () if log is None else _spread(log.lengths_s, _PAST_HOLES - len(seen_s)))
 
 
 def _spread(lengths_s: Sequence[float], most: int) -> tuple[float, ...]:

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from oakum_service.control.observe import Observation
 from oakum_service.db.models.cluster import NodeInterval
+from oakum_service.documents.node import Node
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState
 from oakum_solver.node_preference import NodePreference
@@ -51,7 +52,7 @@ class NodePreferenceTracker:
             self._learning = _OrderLearner(names)
             self._learning.read_past(session)
         else:
-            self._learning.see(_idle(observed.snapshot), observed.snapshot.taken_at)
+            self._learning.see(observed.snapshot)
         self._last = dataclasses.replace(observed, preference=self._learning.order())
         return self._last
 
@@ -88,14 +89,18 @@ class _OrderLearner:
             self._order.learn(numbers[idle], ends[idle] == at, starts[idle])
         self._since = {number: start for number, start, end in holes if end is None}
 
-    def see(self, idle: frozenset[str], at: float) -> None:
-        """Learn from the change to this set of idle nodes at the time `at`."""
-        now = {self._number[name] for name in idle}
+    def see(self, snapshot: Snapshot) -> None:
+        """Learn from the change to this snapshot's idle nodes. One that the scheduler clears after a job of ours
+        was taken by nobody."""
+        now = {number for number, node in enumerate(snapshot.nodes) if self._is_idle(number, node)}
         before, since = _columns(self._since)
         self._order.learn(
             before, np.array([number not in now for number in before.tolist()], dtype=np.bool_), since
         )
-        self._since = {number: self._since.get(number, at) for number in sorted(now)}
+        self._since = {number: self._since.get(number, snapshot.taken_at) for number in sorted(now)}
+
+    def _is_idle(self, number: int, node: Node) -> bool:
+        return node.state is NodeState.HOLE or (node.clearing and number in self._since)
 
     def order(self) -> tuple[str, ...]:
         """The idle nodes, the one expected to stay idle the longest first."""
@@ -105,7 +110,3 @@ class _OrderLearner:
 
 def _columns(since: Mapping[int, float]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     return np.array([*since], dtype=np.int64), np.array([*since.values()], dtype=np.float64)
-
-
-def _idle(snapshot: Snapshot) -> frozenset[str]:
-    return frozenset(node.name for node in snapshot.nodes if node.state is NodeState.HOLE)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from oakum_service.control import attempts, launch_records, setbacks
@@ -61,8 +61,8 @@ def newest_observation(session: Session) -> Observation | None:
     if row is None:
         return None
     announced = session.get(AnnouncementsRecord, 1)
-    told = Announcements() if announced is None else announced.body
-    return Observation(row.number, Snapshot(row.taken_at, row.body.nodes, (), announced=told))
+    announcements = Announcements() if announced is None else announced.body
+    return Observation(row.number, Snapshot(row.taken_at, row.body.nodes, (), announced=announcements))
 
 
 def write_snapshot(session: Session, snapshot: Snapshot, last: Observation | None) -> Observation:
@@ -83,21 +83,28 @@ def write_snapshot(session: Session, snapshot: Snapshot, last: Observation | Non
 
 
 def _write_intervals(session: Session, snapshot: Snapshot) -> None:
-    """End the intervals of nodes that have changed and begin new ones."""
-    open_rows = session.execute(select(NodeInterval).where(NodeInterval.end_at.is_(None))).scalars()
-    open_intervals = {row.node: row for row in open_rows}
+    """End the intervals of nodes that have changed and begin new ones. A hole goes on while the scheduler clears
+    the node after a job of ours: it ends when somebody else has the node, and its age tells when that may be."""
+    # Columns and not rows: a large cluster has thousands of nodes, and few of them change.
+    columns = (NodeInterval.id, NodeInterval.node, NodeInterval.state, NodeInterval.job)
+    lasting = session.execute(select(*columns).where(NodeInterval.end_at.is_(None))).all()
     present = {node.name: node for node in snapshot.nodes}
-    for name, row in open_intervals.items():
-        node = present.get(name)
-        if node is None or (node.state, node.job) != (row.state, row.job):
-            row.end_at = snapshot.taken_at
-    ended = {name for name, row in open_intervals.items() if row.end_at is not None}
+    ended = [one for one in lasting if not _goes_on(one.state, one.job, present.get(one.node))]
+    if ended:
+        ends = [{"id": one.id, "end_at": snapshot.taken_at} for one in ended]
+        session.execute(update(NodeInterval), ends)
     # Whoever had a node that was kept for no job may have mended it.
-    away = NodeState.UNAVAILABLE
-    back = [name for name in ended if open_intervals[name].state == away and not open_intervals[name].job]
+    back = [one.node for one in ended if one.state == NodeState.UNAVAILABLE and not one.job]
     launch_records.forget_nodes(session, nodes_of(back))
-    begun = [node for node in snapshot.nodes if node.name not in open_intervals or node.name in ended]
-    _begin_intervals(session, begun, snapshot.taken_at)
+    same = {one.node for one in lasting} - {one.node for one in ended}
+    _begin_intervals(session, [node for node in snapshot.nodes if node.name not in same], snapshot.taken_at)
+
+
+def _goes_on(state: str, job: str | None, node: Node | None) -> bool:
+    """Whether the interval of a node in this state, with this job, lasts with what the node is now."""
+    if node is None:
+        return False
+    return (node.state, node.job) == (state, job) or (node.clearing and state == NodeState.HOLE)
 
 
 def _begin_intervals(session: Session, nodes: Sequence[Node], at: float) -> None:
@@ -190,7 +197,7 @@ def end_fragments(
             node = snapshot.node(fragment.node)
             if report is None and (fragment.state == FragmentState.INTENDED or fragment.id in snapshot.withdrawn):
                 fragment.cause = "never started"
-            taken = node is None or node.state is not NodeState.HOLE
+            taken = node is None or not node.is_left
             heard_at = fragment.launched_at if report is None else report.received_at
             unheard = heard_at < listening_since
             with about(trainer=trainer.id, fragment=fragment.id):

@@ -13,11 +13,11 @@ from sqlalchemy.orm import Session
 from oakum_service.config import Settings
 from oakum_service.control.curves import curves_to_plan_with
 from oakum_service.control.forecast import held_together, idle_nodes, mean_rest_s, past_holes
-from oakum_service.control.hosts import hosts_of, leaving_together, within_hosts
+from oakum_service.control.hosts import hosts_of, leaving_together, sizes_of, within_hosts
 from oakum_service.control.launch_records import left_out, suspects
 from oakum_service.control.node_access import NodeAccess
 from oakum_service.control.observe import Observation
-from oakum_service.control.renewal import Ending, endings, renewals, with_successors
+from oakum_service.control.renewal import Successors, endings, renewals, with_successors
 from oakum_service.control.speed_trials import unmeasured
 from oakum_service.control.waiting_times import wait_of
 from oakum_service.db import event_log
@@ -28,6 +28,7 @@ from oakum_service.documents.grant import Grant
 from oakum_service.documents.slots import node_of
 from oakum_service.orders import quotas
 from oakum_service.orders.quotas import NodeHours
+from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import LIVE_STATES, TimeUse
 from oakum_solver import problem as solver
 from oakum_solver.forecast import HoleForecast, IdleNode, group_nodes, worth_starting
@@ -61,7 +62,7 @@ def pose(
     access = NodeAccess.among(observed.snapshot.nodes, [row.spec for row in live])
     forecast = past_holes(session).forecast()
     nodes = _nodes(session, observed, {row.id for row in live}, settings, forecast, now, access)
-    nodes = _renewed(session, nodes, live, endings(session, observed.snapshot, now), access)
+    nodes, successors = _renewed(session, nodes, live, observed.snapshot, access, now)
     rules = settings.planning_rules
     rest_s = mean_rest_s(forecast, nodes)
     look_ahead_s = rules.look_ahead_for(rest_s)
@@ -71,7 +72,7 @@ def pose(
     hosts: tuple[solver.Host, ...] = ()
     if any(trainer.bundle != 1 for trainer in trainers):
         offered = leaving_together(offered)
-        hosts = hosts_of(offered, observed.snapshot.nodes, held_together(session))
+        hosts = hosts_of(offered, observed.snapshot.nodes, [*held_together(session), *successors])
         trainers = tuple(within_hosts(trainer, hosts, offered) for trainer in trainers)
     groups = group_nodes(offered)
     return rules.problem(
@@ -114,13 +115,15 @@ def _nodes(
 def _renewed(
     session: Session,
     nodes: list[IdleNode],
-    live: Iterable[Trainer],
-    ending: Mapping[str, Ending],
+    live: Sequence[Trainer],
+    snapshot: Snapshot,
     access: NodeAccess,
-) -> list[IdleNode]:
-    """The nodes, of which free ones take the place of those where a fragment reaches its time limit."""
-    if not ending:
-        return nodes
+    now: float,
+) -> tuple[list[IdleNode], list[tuple[str, ...]]]:
+    """The nodes, of which free ones take the place of those where a fragment reaches its time limit, and which of
+    these a fragment is to have together."""
+    if not (ending := endings(session, snapshot, now)):
+        return nodes, []
     plan = _newest_plan(session)
     granted = {} if plan is None else {id_: grant.nodes for id_, grant in plan.allocations.items()}
     labels = {row.id: access.labels_for(row.spec) for row in live}
@@ -129,7 +132,8 @@ def _renewed(
         allowed = labels[trainer]
         return allowed is None or node.access in allowed
 
-    return with_successors(nodes, ending, granted, may_have)
+    whole = {row.id for row in live if row.spec.slots_per_fragment == "node"}
+    return with_successors(nodes, ending, granted, Successors(may_have, sizes_of(snapshot.nodes), whole))
 
 
 def _least_start_up_s(trainers: Iterable[solver.PlannedTrainer]) -> float:
@@ -186,6 +190,7 @@ def _trainer(
         priority=spec.priority,
         user=row.user_name,
         guaranteed=settings.starvation_guard.guarantees(wait_of(row)),
+        guaranteed_for_s=settings.starvation_guard.guaranteed_for_s(wait_of(row)),
         attained_samples=_believed(0 if row.progress is None else row.progress.samples),
         remaining_samples=_remaining_samples(row, spec, best_rate * max(deadline_in_s, look_ahead_s)),
         deadline_in_s=deadline_in_s,

@@ -33,6 +33,14 @@ class Node:
     """Those of its features that specs may ask for."""
     reservation: str = ""
     """The reservation that a trainer has to ask for to have the node at present; empty if there is none."""
+    clearing: bool = False
+    """Whether no foreground job has the node, and it is unavailable only until the scheduler has cleared it after
+    a job."""
+
+    @property
+    def is_left(self) -> bool:
+        """Whether foreground jobs leave the node to us: it is a hole, or will be once it is cleared."""
+        return self.state is NodeState.HOLE or self.clearing
 
 
 @dataclass(frozen=True)

@@ -96,11 +96,11 @@ def check_unnamed(data_dir: Path) -> None:
     its place: what is in it decides who is an administrator, and what runs. For the one that is in the working
     folder by default; whoever names one has chosen whose it is."""
     above = data_dir.absolute().parent
-    found = {above: owners.may_replace(above.stat())}
+    strangers = {above: owners.may_replace(above.stat())}
     with suppress(FileNotFoundError):
         # Of a link both the link and where it leads to.
-        found[data_dir] = owners.other_owner(data_dir.lstat()) or owners.stranger(data_dir.stat())
-    for folder, stranger in found.items():
+        strangers[data_dir] = owners.other_owner(data_dir.lstat()) or owners.stranger(data_dir.stat())
+    for folder, stranger in strangers.items():
         if stranger is not None:
             raise ConfigurationError(
                 f"the data directory would be {data_dir} in the working folder {above}, and {folder} is not yours "

@@ -10,7 +10,7 @@ from oakum_service.config import Settings
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.slots import is_part, slots_in
 from oakum_service.fragments.trainer_files import open_files
-from oakum_worker.protocol import FragmentConfig
+from oakum_worker.fragment_config import FragmentConfig
 
 _OF_THE_SERVICE = {"notify": (), "sizes": "any", "slots_per_fragment": 1, "tags": (), "notes": ""}
 """Options of a spec that fragments are not told, as if they were left out."""

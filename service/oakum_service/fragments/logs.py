@@ -81,8 +81,8 @@ def _end_of(name: str, within: int, most_bytes: int) -> str:
     except OSError:
         return ""  # the file was deleted meanwhile, or is a link
     with os.fdopen(opened, "rb") as stream:
-        found = os.fstat(opened)
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        state = os.fstat(opened)
+        if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
             return ""
-        stream.seek(max(0, found.st_size - most_bytes))
+        stream.seek(max(0, state.st_size - most_bytes))
         return stream.read(most_bytes).decode("utf-8", errors="replace")

@@ -14,7 +14,7 @@ from oakum_service.run_as.accounts import UserAccounts
 from oakum_worker.checkpoint.folders import CheckpointFolders
 from oakum_worker.checkpoint.in_account import CheckpointAnswer, CheckpointRequest, checkpoints_in
 from oakum_worker.errors import CheckpointError
-from oakum_worker.protocol import RunAs
+from oakum_worker.fragment_config import RunAs
 
 _MOST_STEPS = 2**31 - 1
 
@@ -125,9 +125,9 @@ class _CheckpointsOfAccount:
 
     def _ask(self, request: CheckpointRequest) -> int | None:
         """The result of the request. Raises `CheckpointError` with what is wrong with the checkpoints."""
-        told = self.accounts.run("checkpoints", self.user, request.model_dump_json().encode())
+        reply = self.accounts.run("checkpoints", self.user, request.model_dump_json().encode())
         try:
-            answer = CheckpointAnswer.model_validate_json(told)
+            answer = CheckpointAnswer.model_validate_json(reply)
         except ValidationError as error:  # the user may have written it
             raise CheckpointError(f"what was answered in {self.user}'s account is no answer") from error
         if answer.error is not None:

@@ -130,8 +130,8 @@ def listed(session: Session, name: str | None = None, label: str | None = None) 
 
 def with_id(session: Session, id_: str) -> ApiToken | None:
     """The token with that id; None if there is none."""
-    found = session.execute(select(ApiToken).where(ApiToken.digest.startswith(id_, autoescape=True))).scalars()
-    return next((row for row in found if id_of(row) == id_), None)
+    rows = session.execute(select(ApiToken).where(ApiToken.digest.startswith(id_, autoescape=True))).scalars()
+    return next((row for row in rows if id_of(row) == id_), None)
 
 
 def forget_expired(session: Session, before: float) -> None:

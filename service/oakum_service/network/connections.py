@@ -143,8 +143,8 @@ def uid_of(scope: MutableMapping[str, Any]) -> int | None:
 
 def guarded_protocol() -> type[asyncio.Protocol]:
     """A factory of `Connection`s for uvicorn; they share one `WaitingConnections`."""
-    made: Any = functools.partial(Connection, WaitingConnections())
-    protocol: type[asyncio.Protocol] = made
+    factory: Any = functools.partial(Connection, WaitingConnections())
+    protocol: type[asyncio.Protocol] = factory
     return protocol
 
 
@@ -164,10 +164,10 @@ class GuardedServer(uvicorn.Server):
         waiting = WaitingConnections()
 
         def connection() -> asyncio.Protocol:
-            made: asyncio.Protocol = AccountConnection(
+            accepted: asyncio.Protocol = AccountConnection(
                 waiting, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
             )
-            return made
+            return accepted
 
         loop = asyncio.get_running_loop()
         self.servers.append(await loop.create_unix_server(connection, sock=self._unix))

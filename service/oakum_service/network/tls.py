@@ -107,12 +107,12 @@ class Renewal:
         return True
 
     def _marks(self) -> list[tuple[int, int, int]]:
-        found = []
+        marks = []
         for file in self._files:
             try:
                 state = file.stat()
             except OSError:
-                found.append((0, 0, 0))
+                marks.append((0, 0, 0))
                 continue
-            found.append((state.st_mtime_ns, state.st_size, state.st_ino))
-        return found
+            marks.append((state.st_mtime_ns, state.st_size, state.st_ino))
+        return marks

@@ -74,8 +74,8 @@ class AllowedAddresses:
         self.check(parts)
         host, tls = parts.hostname or "", parts.scheme == "https"
         port = parts.port or (443 if tls else 80)
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = [str(entry[4][0]) for entry in found]
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = [str(entry[4][0]) for entry in entries]
         for address in addresses:
             self._check_address(host, address)
         resource = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

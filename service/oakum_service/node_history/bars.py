@@ -164,15 +164,15 @@ def announced_bars(
     for node in dict.fromkeys(nodes):
         for name in {node, node_of(node)}:
             slots.setdefault(name, []).append(node)
-    found: dict[str, list[AnnouncedBar]] = {node: [] for node in nodes}
+    by_node: dict[str, list[AnnouncedBar]] = {node: [] for node in nodes}
     for one in sorted(announced, key=attrgetter("start_at")):
         if one.start_at >= to_at or (one.end_at is not None and one.end_at <= now):
             continue
         for name in slots.keys() & _unfolded(one.nodes):
             for node in slots[name]:
-                if len(found[node]) < MOST_ANNOUNCED:
-                    found[node].append(AnnouncedBar(node, one))
-    return [bar for bars in found.values() for bar in bars]
+                if len(by_node[node]) < MOST_ANNOUNCED:
+                    by_node[node].append(AnnouncedBar(node, one))
+    return [bar for bars in by_node.values() for bar in bars]
 
 
 @lru_cache(maxsize=1024)

@@ -30,14 +30,14 @@ def computed(session: Session, nodes: Sequence[str], hours: range, now: float) -
     whole = Window(hours.start * HOUR_S, hours.stop * HOUR_S)
     times = times_by_use(session, {node: row for row, node in enumerate(nodes)}, whole, now)
     sizes = np.ones(len(nodes), np.int64)
-    found = {}
+    by_hour = {}
     for first in range(hours.start, hours.stop, _DAY_HOURS):
         last = min(first + _DAY_HOURS, hours.stop)
         window = Window(first * HOUR_S, last * HOUR_S)
         shares = shares_of(times, sizes, window, (last - first) * STEPS)
         levels = np.asarray((shares * 255.0).round(), np.uint8).reshape(len(USES), len(nodes), -1, STEPS)
-        found.update({first + i: np.ascontiguousarray(levels[:, :, i]) for i in range(last - first)})
-    return found
+        by_hour.update({first + i: np.ascontiguousarray(levels[:, :, i]) for i in range(last - first)})
+    return by_hour
 
 
 def runs(hours: Iterable[int]) -> Iterator[range]:

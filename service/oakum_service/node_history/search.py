@@ -35,14 +35,14 @@ class Found(NamedTuple):
 def nodes_that_ran(session: Session, text: str, window: Window) -> Found:
     """The nodes on which, in the window, there was a fragment of a trainer with `text` in its name or its user's,
     or a foreground job with `text` in its id or name; capitals and small letters are the same."""
-    found = _of_fragments(session, text, window) | _of_jobs(session, text, window)
+    nodes = _of_fragments(session, text, window) | _of_jobs(session, text, window)
     times = (NodeInterval.end_at, Fragment.ended_at)
-    return Found(frozenset(found), not any(_are_too_many(session, ended, window) for ended in times))
+    return Found(frozenset(nodes), not any(_are_too_many(session, ended, window) for ended in times))
 
 
 def _of_fragments(session: Session, text: str, window: Window) -> set[str]:
     columns = (Fragment.node, Fragment.trainer_id)
-    found: set[str] = set()
+    nodes: set[str] = set()
     for rows in _looked_through(Fragment.launched_at, Fragment.ended_at, window, *columns):
         # Each trainer once for each node: it may have been there a hundred times.
         once = (
@@ -50,17 +50,17 @@ def _of_fragments(session: Session, text: str, window: Window) -> set[str]:
         )
         named = or_(_has(Trainer.name, text), _has(Trainer.user_name, text))
         joined = select(once.c.node).join(Trainer, Trainer.id == once.c.trainer_id)
-        found |= {slot for node in session.scalars(joined.where(named)) for slot in slots_in(node)}
-    return found
+        nodes |= {slot for node in session.scalars(joined.where(named)) for slot in slots_in(node)}
+    return nodes
 
 
 def _of_jobs(session: Session, text: str, window: Window) -> set[str]:
     columns = (NodeInterval.node, NodeInterval.job, NodeInterval.job_name)
-    found: set[str] = set()
+    nodes: set[str] = set()
     for rows in _looked_through(NodeInterval.start_at, NodeInterval.end_at, window, *columns):
         named = or_(_has(rows.c.job, text), _has(rows.c.job_name, text))
-        found |= set(session.scalars(select(rows.c.node).where(named, rows.c.start_at <= window.to_at)))
-    return found
+        nodes |= set(session.scalars(select(rows.c.node).where(named, rows.c.start_at <= window.to_at)))
+    return nodes
 
 
 def _looked_through(

@@ -45,13 +45,13 @@ def stored(session: Session, nodes: Sequence[str], hours: range) -> dict[int, Ho
     columns = (OccupancyHour.hour, OccupancyHour.nodes, OccupancyHour.body)
     within = OccupancyHour.hour >= hours.start, OccupancyHour.hour < hours.stop
     places: dict[str, npt.NDArray[np.int64]] = {}
-    found = {}
+    by_hour = {}
     for hour, folded, body in session.execute(select(*columns).where(*within)):
         if folded not in places:
             places[folded] = _places(folded, nodes)
         shares = np.frombuffer(zlib.decompress(body), np.uint8).reshape(len(USES), -1, STEPS)
-        found[hour] = np.pad(shares, ((0, 0), (0, 1), (0, 0)))[:, places[folded]]
-    return found
+        by_hour[hour] = np.pad(shares, ((0, 0), (0, 1), (0, 0)))[:, places[folded]]
+    return by_hour
 
 
 def _places(folded: str, nodes: Sequence[str]) -> npt.NDArray[np.int64]:

@@ -52,10 +52,10 @@ def end(session: Session, by_name: str) -> bool:
 def release_all(session: Session) -> int:
     """Tell every live fragment to checkpoint and leave; returns how many had not been told before."""
     rows = session.execute(select(Fragment).where(Fragment.is_live, Fragment.released.is_(False))).scalars()
-    told = list(rows)
-    for fragment in told:
+    fragments = list(rows)
+    for fragment in fragments:
         fragment.released = True
-    owners = select(Trainer).where(Trainer.id.in_({fragment.trainer_id for fragment in told}))
+    owners = select(Trainer).where(Trainer.id.in_({fragment.trainer_id for fragment in fragments}))
     for trainer in session.execute(owners).scalars():
         trainer.revision += 1
-    return len(told)
+    return len(fragments)

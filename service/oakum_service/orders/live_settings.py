@@ -67,12 +67,12 @@ def live_settings(session: Session, settings: Settings) -> list[LiveSetting]:
     """Every changeable setting as it is now."""
     rows = {row.name: row for row in session.execute(select(SettingRecord)).scalars()}
     now = current(session, settings)
-    found = []
+    listed = []
     for name in CHANGEABLE:
         row = rows.get(name)
         by, at = (None, None) if row is None else (row.by_name, row.at)
-        found.append(LiveSetting(name, _plain(getattr(now, name)), _plain(getattr(settings, name)), by, at))
-    return found
+        listed.append(LiveSetting(name, _plain(getattr(now, name)), _plain(getattr(settings, name)), by, at))
+    return listed
 
 
 def change(session: Session, name: str, value: Any, by: str) -> None:
@@ -126,12 +126,12 @@ def _checked(name: str) -> str:
 def _typed(name: str, value: Any) -> Any:
     """The value as `Settings` has it. Raises `RequestError` if the setting cannot have it."""
     field = Settings.model_fields[name]
-    made: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+    annotation: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
     try:
-        return TypeAdapter(made).validate_python(value)
+        return TypeAdapter(annotation).validate_python(value)
     except ValidationError as error:
-        told = "; ".join(fault_of(item) for item in error.errors())
-        raise RequestError(f"{name} cannot be {json.dumps(value)}: {told}") from error
+        faults = "; ".join(fault_of(item) for item in error.errors())
+        raise RequestError(f"{name} cannot be {json.dumps(value)}: {faults}") from error
 
 
 def _plain(value: Any) -> Any:

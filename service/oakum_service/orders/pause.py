@@ -48,7 +48,7 @@ def release_paused(session: Session) -> None:
         mine = select(Fragment).where(
             Fragment.trainer_id == trainer.id, Fragment.is_live, Fragment.released.is_(False)
         )
-        told = session.execute(mine).scalars().all()
-        for fragment in told:
+        fragments = session.execute(mine).scalars().all()
+        for fragment in fragments:
             fragment.released = True
-        trainer.revision += bool(told)
+        trainer.revision += bool(fragments)

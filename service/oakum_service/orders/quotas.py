@@ -149,11 +149,11 @@ def caps(
     """User -> most nodes that the user's trainers may have now, for the users who have a limit: none at all once
     the week's node-hours are used up."""
     usual, own = usual_quota(settings), own_quotas(session, settings)
-    found: dict[str, int] = {}
+    by_user: dict[str, int] = {}
     for user in sorted(set(users)):
         quota = own.get(user, usual)
         if quota.node_hours is not None and node_hours.used(session, user, now) >= quota.node_hours:
-            found[user] = 0
+            by_user[user] = 0
         elif quota.nodes is not None:
-            found[user] = quota.nodes
-    return found
+            by_user[user] = quota.nodes
+    return by_user

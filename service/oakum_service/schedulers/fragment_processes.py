@@ -29,7 +29,7 @@ def find(fragments_dir: Path) -> dict[str, list[psutil.Process]]:
     """Fragment id -> its live processes, the oldest first. Those of other accounts are none: they may show any
     command line, and cannot be signalled."""
     prefix, own = f"{fragments_dir}/", os.getuid()
-    found: dict[str, list[psutil.Process]] = {}
+    by_fragment: dict[str, list[psutil.Process]] = {}
     for process in psutil.process_iter(["cmdline", "uids"]):
         command = process.info["cmdline"] or ()
         if process.info["uids"] is None or process.info["uids"].real != own:
@@ -39,11 +39,11 @@ def find(fragments_dir: Path) -> dict[str, list[psutil.Process]]:
         for argument in command:
             if argument.startswith(prefix) and _lives(process):
                 fragment = argument.removeprefix(prefix).split("/", 1)[0]
-                found.setdefault(fragment, []).append(process)
+                by_fragment.setdefault(fragment, []).append(process)
                 break
-    for processes in found.values():
+    for processes in by_fragment.values():
         processes.sort(key=lambda process: float(process.create_time()))
-    return found
+    return by_fragment
 
 
 def _lives(process: psutil.Process) -> bool:

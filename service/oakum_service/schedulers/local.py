@@ -36,7 +36,7 @@ from oakum_service.schedulers.workload import ForegroundRequest, foreground_jobs
 from oakum_service.states import NodeState
 from oakum_solver.logs.easy import Backfill, QueuedJob, RunningJob, easy_backfill
 from oakum_worker.fragment import CONFIG_NAME
-from oakum_worker.protocol import FragmentConfig
+from oakum_worker.fragment_config import FragmentConfig
 
 _log = logging.getLogger("oakum.local")
 
@@ -194,9 +194,9 @@ class LocalCluster:
     def cancel(self, fragment: str) -> None:
         """Send the fragment SIGTERM now and SIGKILL after its grace. Does nothing where it has ended."""
         with self._changed:
-            found = self._fragments.get(fragment)
-            if found is not None:
-                self._evict(found)
+            running = self._fragments.get(fragment)
+            if running is not None:
+                self._evict(running)
             self._changed.notify_all()
 
     def submit_foreground(self, nodes: int, run_s: float) -> str:
@@ -423,13 +423,13 @@ class LocalCluster:
         """The running jobs that have to end for `head` to start: the first to end. Not those that are expected to
         end by its expected start, which was computed before the newest of them started."""
         missing = head.nodes - len(self._free())
-        found: list[_ForegroundJob] = []
+        ending: list[_ForegroundJob] = []
         for job in sorted(self._jobs.values(), key=lambda job: job.expected_end_s):
             if missing <= 0:
                 break
-            found.append(job)
+            ending.append(job)
             missing -= len(job.nodes)
-        return found
+        return ending
 
 
 def _slots(settings: LocalClusterSettings) -> Iterator[str]:

@@ -14,7 +14,7 @@ from oakum_service.documents.node import Node
 from oakum_service.documents.silence import Silence
 from oakum_service.documents.slots import slots_in
 from oakum_service.states import NodeState
-from oakum_worker.protocol import FragmentConfig
+from oakum_worker.fragment_config import FragmentConfig
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class Snapshot:
     def node(self, name: str) -> Node | None:
         """The node or slot of that name; of the name of several slots, the first that is no hole, or any where all
         are. None if there is none of that name."""
-        found = [self._by_name.get(slot) for slot in slots_in(name)]
-        return min(found, key=lambda node: node is not None and node.state is NodeState.HOLE)
+        slots = [self._by_name.get(slot) for slot in slots_in(name)]
+        return min(slots, key=lambda node: node is not None and node.state is NodeState.HOLE)
 
     @cached_property
     def _by_name(self) -> dict[str, Node]:

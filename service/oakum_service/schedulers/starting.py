@@ -19,8 +19,8 @@ from pathlib import Path
 from oakum_worker.errors import ForkError
 from oakum_worker.fragment.config_files import write_config
 from oakum_worker.fragment.forking import ForkRequest, ForkServer, node_has_accelerator
+from oakum_worker.fragment_config import FragmentConfig
 from oakum_worker.launch import submit_local
-from oakum_worker.protocol import FragmentConfig
 from oakum_worker.user_environment import passed_on
 
 _log = logging.getLogger("oakum.local")

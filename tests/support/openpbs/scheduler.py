@@ -12,7 +12,7 @@ from oakum_service.documents.node import Node
 from oakum_service.errors import CommandFailed
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.states import NodeState
-from oakum_worker.protocol import FragmentConfig
+from oakum_worker.fragment_config import FragmentConfig
 
 
 class PbsScheduler:

@@ -21,6 +21,7 @@ from fabricated_replay import small_result
 from oakum_client.cli import load_commands
 from oakum_client.cli.app import run
 from oakum_solver.errors import ProblemError
+from oakum_solver.exploration import Exploration
 from oakum_solver.guard import StarvationGuard
 from oakum_solver.logs.holes import HoleLog
 from oakum_solver.objectives import NamedObjective
@@ -68,6 +69,7 @@ class Engine:
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     engine = Engine()
     monkeypatch.setattr("oakum_solver.replay.engine.replay", engine)
+    monkeypatch.setattr("oakum_solver.replay.engine.replay_both", engine)
     return engine
 
 
@@ -111,6 +113,18 @@ def test_a_log_is_replayed_without_a_service(folder: Path, streams: Streams) -> 
     assert (document["nodes"], document["hours"], document["log"]) == (3, 2.0, "idle.csv")
     assert document["idle_node_hours"] == pytest.approx((7200 + 4800 + 2400 + 3200) / 3600)
     assert document["productive"] + sum(document["loss"].values()) == pytest.approx(1.0)
+
+
+def test_how_much_more_is_idle_in_parts_of_nodes_is_told(folder: Path, streams: Streams) -> None:
+    rows = "node,start_s,end_s,slot,slots\nn1,0,7200,0,2\nn1,0,3600,1,2\nn2,0,3600,1,2\n"
+    (folder / "idle.csv").write_text(rows, encoding="utf-8")
+    asked = ["replay", "idle.csv", "--workload", "work.json"]
+    assert run([*asked, "--json"]) == 0
+    parts = json.loads(streams()[0])["parts"]
+    assert parts == {"idle_slot_hours": 4.0, "whole_node_slot_hours": 2.0, "over_whole_nodes": 2.0}
+    assert run(asked) == 0
+    lines = " ".join(streams()[0].split())
+    assert "Parts over whole nodes 2.00 times 2 of these slot-hours in nodes idle as a whole" in lines
 
 
 def test_what_learning_curves_costs_is_told(folder: Path, streams: Streams) -> None:
@@ -193,6 +207,7 @@ milp_solver = "cbc"
 solver_limit_s = 2
 stall_s = 1.5
 start_up_s = 9
+explore_share = 0.05
 """
 
 
@@ -206,6 +221,8 @@ def test_a_replay_plans_as_a_site_would_with_its_configuration_file(folder: Path
     assert engine.settings == as_site
     assert run(["replay", "idle.csv", "--as", "site.toml", "--look-ahead", "auto", "--stall", "4"]) == 0
     assert engine.settings == replace(as_site, look_ahead_s=None, stall_s=4.0)
+    assert run(["replay", "idle.csv", "--as", "site.toml", "--learn-curves"]) == 0
+    assert engine.settings == replace(as_site, learning=Exploration(share=0.05))
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ PLANNING = {
     "starvation_guard_s": 3600.0, "starvation_quantum_s": 600.0, "solver_limit_s": 5.0,
     "stall_s": 1.0, "start_up_s": 10.0,
 }  # fmt: skip
-SPENT = {
-    "since_at": NOW - 4 * HOUR_S, "training_s": 1.0, "grow_s": 60.0, "shrink_s": 30.0, "loss_s": 30.0,
-    "cold_start_s": 0.0, "waiting_s": 0.0, "redone_s": 0.0, "redone_steps": 0, "warm_up_node_s": 720.0,
+WENT = {
+    "since": NOW - 2 * HOUR_S, "idle_node_s": 3.5 * HOUR_S, "trained_node_s": HOUR_S, "stalled_node_s": 60.0,
+    "start_up_node_s": 0.1 * HOUR_S, "late_node_s": 0.2 * HOUR_S, "unwanted_node_s": 2.2 * HOUR_S - 60.0,
 }  # fmt: skip
 
 
@@ -49,12 +49,11 @@ def history(service: Service, monkeypatch: pytest.MonkeyPatch) -> Service:
     rates = [{"nodes": n, "samples_per_s": 10.0 * n, "seconds": 600.0} for n in (1, 2)]
     view = trainer(
         submitted_at=NOW - 4 * HOUR_S, samples=72_000, step=720, total_samples=None, measured_rates=rates,
-        time_spent=SPENT,
     )  # fmt: skip
     view["spec"] |= {"max_nodes": 2}
     documents: dict[str, Any] = {
         "/v1/settings": {"settings": [], "planning": PLANNING},
-        "/v1/holes": {"holes": [hole("n1", 5, 0.5), hole("n2", 2, None)]},
+        "/v1/holes": {"holes": [hole("n1", 5, 0.5), hole("n2", 2, None)], "idle_time": WENT},
         "/v1/nodes": {"snapshot": 1, "taken_at": NOW, "nodes": [{"name": "n1", "state": "hole", "since": 0.0}]},
         "/v1/trainers": {"trainers": [view]},
         "/v1/trainers/id-digits/series": {
@@ -80,17 +79,16 @@ def test_the_service_s_own_share_of_its_replay_is_told(history: Service, output:
     assert told["own"]["achieved"] == pytest.approx(36_000.0)
     assert told["own"]["of_replay"] == pytest.approx(36_000.0 / told["achieved"])
     assert told["own"]["of_replay"] < 0.6
-    shares = {cause: 3.5 * share for cause, share in told["own"]["node_time"].items()}
-    assert shares["startup"] == pytest.approx(0.1)
-    assert shares["stalls"] == pytest.approx(1 / 60)
-    assert shares["productive"] == pytest.approx(1.0 - 1 / 60)
-    assert shares["unallocated"] == pytest.approx(3.5 - 1.1)
+    hours = {cause: 3.5 * share for cause, share in told["own"]["node_time"].items()}
+    assert hours == pytest.approx(
+        {"productive": 1.0, "startup": 0.1, "stalls": 1 / 60, "late": 0.2, "unallocated": 2.2 - 1 / 60}
+    )
 
 
 def test_a_person_is_told_both_by_cause(history: Service, output: Output) -> None:
     assert run(["replay", "own", "--since", "2h"]) == 0
     told = " ".join(output().split())
-    assert "IDLE NODE-TIME SERVICE REPLAY Productive 28.1%" in told
+    assert "IDLE NODE-TIME SERVICE REPLAY Productive 28.6%" in told
     assert "The service itself has reached" in told
 
 
@@ -107,6 +105,7 @@ def test_its_rules_and_costs_are_the_service_s(history: Service, output: Output)
         ({"/v1/trainers": {"trainers": []}}, "no trainer has trained in the last 2 h"),
         ({"/v1/trainers": {"trainers": [trainer(is_private=True, samples=1)]}}, "administrator's token"),
         ({"/v1/settings": {"settings": []}}, "this service is too old to tell its rules"),
+        ({"/v1/holes": {"holes": [hole("n1", 1, None)]}}, "too old to tell what became of idle node-time"),
     ],
 )
 def test_what_is_missing_is_told(

@@ -28,28 +28,32 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @each(
-    ("state", "signal", "cause"),
+    ("states", "signal", "cause"),
     [
-        ("CANCELLED", "SIGTERM", "cancelled"),
-        ("CANCELLED", "", "cancelled"),
-        ("TIMEOUT", "", "time limit"),
-        ("COMPLETED", "SIGUSR2", "time limit"),
-        ("PREEMPTED", "SIGTERM", "preempted"),
-        ("COMPLETED", "SIGTERM", "preempted"),
-        ("FAILED", "", "lost"),
+        (["CANCELLED"], "SIGTERM", "cancelled"),
+        (["CANCELLED"], "", "cancelled"),
+        (["TIMEOUT"], "", "time limit"),
+        (["COMPLETED"], "SIGUSR2", "time limit"),
+        (["PREEMPTED"], "SIGTERM", "preempted"),
+        (["PREEMPTED", "COMPLETING"], "", "preempted"),
+        (["COMPLETED"], "SIGTERM", "preempted"),
+        (["FAILED"], "", "lost"),
+        (["FAILED", "COMPLETING"], "", "lost"),
     ],
 )
 def test_each_end_has_its_own_cause(
-    site: Site, sessions: Sessions, monkeypatch: pytest.MonkeyPatch, state: str, signal: str, cause: str
+    site: Site, sessions: Sessions, monkeypatch: pytest.MonkeyPatch, states: list[str], signal: str, cause: str
 ) -> None:
+    """Also while Slurm clears the node."""
     with monkeypatch.context() as patch:
-        trainer = ScriptedTrainer(sessions, patch, name=f"t{state}{signal}".lower())
+        trainer = ScriptedTrainer(sessions, patch, name=f"t{'-'.join(states)}{signal}".lower())
         name = trainer.id  # a fragment of its own in each case
         trainer.launch(name)
         trainer.say(name, Phase.TRAINING, signalled=bool(signal), signal=signal)
     with sessions.begin() as session:
         session.get_one(Fragment, name).node = "a"
-    site.source.jobs = (own(71, name, state, nodes="a"),)
+    site.source.nodes = (node("a", "IDLE", *states[1:]),)
+    site.source.jobs = (own(71, name, *states, nodes="a"),)
     site.picture(lambda s: not s.own_jobs)
     reads = site.source.reads
     wait_until("it is read again", lambda: site.source.reads >= reads + 2)

@@ -9,9 +9,10 @@ from oakum_service.control.giving_back import release_wanted
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
+from oakum_service.schedulers.slurm.hole_policy import HolePolicy
 from oakum_service.schedulers.slurm.reading.nodes import node_states
 from oakum_service.schedulers.slurm.reading.state import SlurmReservation, SlurmState
-from oakum_service.schedulers.slurm.snapshot import HolePolicy, own_tasks, to_snapshot
+from oakum_service.schedulers.slurm.snapshot import own_tasks, to_snapshot
 from oakum_service.states import NodeState
 from oakum_worker.protocol import Phase
 from oakum_worker.spec_options import SlurmSpec

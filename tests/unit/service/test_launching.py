@@ -26,7 +26,8 @@ from oakum_service.fragments.configs import FragmentConfigs
 from oakum_service.orders import hold
 from oakum_service.schedulers.port import ArrayScheduler, OwnJob, Snapshot
 from oakum_service.states import NodeState
-from oakum_worker.protocol import FragmentConfig, FragmentReport, Phase
+from oakum_worker.fragment_config import FragmentConfig
+from oakum_worker.protocol import FragmentReport, Phase
 from oakum_worker.spec import TrainerSpec
 from plan_records import plan_record
 

@@ -19,10 +19,17 @@ from oakum_service.states import NodeState
 NAMES = [f"n{number:02}" for number in range(20)]
 
 
-def snapshot(at: float, busy: Sequence[int], names: Sequence[str] = NAMES) -> Snapshot:
-    states = (NodeState.FOREGROUND if number in busy else NodeState.HOLE for number in range(len(names)))
-    nodes = (Node(name, state, "10.0.0.1", job="j" if state is NodeState.FOREGROUND else None)
-             for name, state in zip(names, states, strict=True))  # fmt: skip
+def snapshot(
+    at: float, busy: Sequence[int], names: Sequence[str] = NAMES, cleared: Sequence[int] = ()
+) -> Snapshot:
+    nodes = (
+        Node(name, NodeState.FOREGROUND, "10.0.0.1", job="j")
+        if number in busy
+        else Node(name, NodeState.UNAVAILABLE, "10.0.0.1", clearing=True)
+        if number in cleared
+        else Node(name, NodeState.HOLE, "10.0.0.1")
+        for number, name in enumerate(names)
+    )
     return Snapshot(at, tuple(nodes), ())
 
 
@@ -34,10 +41,10 @@ class Watching:
         self.last: Any = None
         self.now = 1000.0
 
-    def see(self, busy: Sequence[int], names: Sequence[str] = NAMES) -> Observation:
+    def see(self, busy: Sequence[int], names: Sequence[str] = NAMES, cleared: Sequence[int] = ()) -> Observation:
         self.now += 10.0
         with self.sessions.begin() as session:
-            written = write_snapshot(session, snapshot(self.now, busy, names), self.last)
+            written = write_snapshot(session, snapshot(self.now, busy, names, cleared), self.last)
             self.last = self.keeper.ordered(session, written)
         return self.last
 
@@ -55,6 +62,14 @@ def test_at_first_the_last_nodes_of_the_list_come_first(sessions: Sessions) -> N
 
 def test_what_is_taken_last_comes_first(sessions: Sessions) -> None:
     assert takes_the_highest(Watching(sessions)).preference == tuple(NAMES[:18])
+
+
+def test_nodes_that_are_cleared_after_a_job_of_ours_were_taken_by_nobody(sessions: Sessions) -> None:
+    watching = Watching(sessions)
+    for _ in range(12):  # ours leave the first nodes again and again
+        takes_the_highest(watching, rounds=4)
+        watching.see(range(18, 20), cleared=range(10))
+    assert watching.see(range(18, 20)).preference == tuple(NAMES[:18])
 
 
 def test_a_controller_that_begins_has_learnt_from_the_past_of_the_database(sessions: Sessions) -> None:

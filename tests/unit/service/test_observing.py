@@ -76,6 +76,20 @@ def test_a_node_that_changes_ends_one_interval_and_begins_the_next(sessions: Ses
     }
 
 
+def test_a_hole_goes_on_while_the_node_is_cleared_after_a_job_of_ours(sessions: Sessions) -> None:
+    cleared = Node("n1", NodeState.UNAVAILABLE, "10.0.0.1", clearing=True)
+    seen = (idle("n1"), cleared, idle("n1"), cleared, busy("n1", "j1"), cleared, idle("n1"))
+    observe(sessions, *(Snapshot(10.0 * number, (node,), ()) for number, node in enumerate(seen, start=1)))
+    assert intervals(sessions) == {
+        "n1": [
+            (NodeState.HOLE, None, 10.0, 50.0),
+            (NodeState.FOREGROUND, "j1", 50.0, 60.0),
+            (NodeState.UNAVAILABLE, None, 60.0, 70.0),
+            (NodeState.HOLE, None, 70.0, None),
+        ]
+    }
+
+
 def test_two_jobs_in_a_row_are_two_intervals(sessions: Sessions) -> None:
     observe(sessions, Snapshot(10.0, (busy("n1", "j1"),), ()), Snapshot(20.0, (busy("n1", "j2"),), ()))
     assert intervals(sessions)["n1"] == [

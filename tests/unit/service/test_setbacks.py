@@ -35,7 +35,8 @@ from oakum_service.instruments import REFUSALS
 from oakum_service.schedulers.port import OwnJob, Scheduler, Snapshot
 from oakum_service.standing import Status
 from oakum_service.states import NodeState, TrainerState
-from oakum_worker.protocol import FragmentConfig, Phase
+from oakum_worker.fragment_config import FragmentConfig
+from oakum_worker.protocol import Phase
 from oakum_worker.spec import TrainerSpec
 from scripted_trainer import ScriptedTrainer
 from slurm_adapter import FAKE, Site, make_site, node

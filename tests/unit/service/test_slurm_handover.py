@@ -14,8 +14,9 @@ from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.handover import HandOver, find_hand_over, in_the_way, window_s
+from oakum_service.schedulers.slurm.hole_policy import HolePolicy
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmState
-from oakum_service.schedulers.slurm.snapshot import HolePolicy, own_tasks, to_snapshot
+from oakum_service.schedulers.slurm.snapshot import own_tasks, to_snapshot
 from oakum_service.states import NodeState
 from slurm_adapter import HAND_OVER_S, INSTANCE, Site, make_site, own
 from waiting import wait_until
@@ -123,6 +124,12 @@ def test_it_is_over_once_each_taken_node_has_had_its_foreground_job(states: tupl
     jobs = [taken("f1", "n1", NOW - 4.0), taken("f2", "n2", NOW - 3.0), waiting(7)]
     assert kept(*jobs, running("n1", *states)) == {"n1", "n2"}
     assert kept(*jobs, running("n[1-2]", *states)) == set()
+
+
+@each(("began_at", "expected"), [(NOW - 100.0, {"n1", "n2"}), (NOW - 4.0, set()), (None, set())])
+def test_a_job_that_shared_the_node_before_does_not_end_it(began_at: float | None, expected: set[str]) -> None:
+    beside = msgspec.structs.replace(running("n1"), start_at=began_at)
+    assert kept(taken("f1", "n1", NOW - 4.0), waiting(), beside) == expected
 
 
 def test_nodes_that_the_job_cannot_use_are_not_kept_for_it() -> None:

@@ -14,6 +14,7 @@ from cells import each
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.schedulers.slurm.arrays import JobArray
+from oakum_service.schedulers.slurm.hole_policy import HolePolicy
 from oakum_service.schedulers.slurm.reading.state import (
     SlurmJob,
     SlurmNode,
@@ -21,7 +22,7 @@ from oakum_service.schedulers.slurm.reading.state import (
     SlurmState,
     Unread,
 )
-from oakum_service.schedulers.slurm.snapshot import HolePolicy, OakumInstance, own_tasks, to_snapshot
+from oakum_service.schedulers.slurm.snapshot import OakumInstance, own_tasks, to_snapshot
 from oakum_service.states import NodeState
 
 INSTANCE = OakumInstance("oakum", "ab12")
@@ -82,6 +83,29 @@ def test_a_node_is_a_hole_only_where_nothing_speaks_against_it(
     states: tuple[str, ...], expected: NodeState
 ) -> None:
     assert states_of([node("n1", *states)]) == {"n1": expected}
+
+
+@each(
+    ("flags", "jobs", "expected"),
+    [
+        (["COMPLETING"], [own(1, "f1", "RUNNING", "COMPLETING", nodes="n1")], True),
+        (["COMPLETING"], [], True),
+        (["COMPLETING"], [job(1, "RUNNING", "COMPLETING", nodes="n1")], False),
+        (["COMPLETING", "DRAIN"], [own(1, "f1", "RUNNING", "COMPLETING", nodes="n1")], False),
+        ([], [], False),
+    ],
+)
+def test_a_node_is_being_cleared_until_the_job_that_left_it_to_nobody_has_completed(
+    flags: list[str], jobs: list[SlurmJob], expected: bool
+) -> None:
+    state = SlurmState(NOW, "22.05.8", (node("n1", "IDLE", *flags),), tuple(jobs))
+    assert [one.clearing for one in snapshot_of(state).nodes] == [expected]
+
+
+def test_a_node_that_is_kept_for_a_job_is_not_cleared_for_nobody() -> None:
+    state = SlurmState(NOW, "22.05.8", (node("n1", "IDLE", "COMPLETING"),), ())
+    kept = to_snapshot(state, INSTANCE, POLICY, {}, wanted={"n1": job(9, "PENDING")}).nodes[0]
+    assert (kept.state, kept.job, kept.clearing) == (NodeState.UNAVAILABLE, "9", False)
 
 
 def test_nodes_of_other_partitions_are_not_shown() -> None:

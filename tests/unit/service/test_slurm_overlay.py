@@ -45,6 +45,14 @@ def test_a_node_that_a_hook_tells_of_is_no_hole_until_a_later_reading() -> None:
     assert overlay.laid_over(SEEN).nodes == (HOLE,)
 
 
+def test_a_node_that_is_being_cleared_can_be_told_to_be_taken() -> None:
+    overlay = Overlay()
+    overlay.note_taken(["n1"], job="500", at=1003.0)
+    cleared = Snapshot(READ_AT, (Node("n1", NodeState.UNAVAILABLE, "n1", clearing=True),), ())
+    taken = Node("n1", NodeState.FOREGROUND, "n1", job="500", job_name="500")
+    assert overlay.laid_over(cleared).nodes == (taken,)
+
+
 def test_a_node_is_left_to_the_next_reading_once_its_job_has_ended() -> None:
     overlay = Overlay()
     overlay.note_taken(["n1"], job="500", at=1003.0)

@@ -159,14 +159,22 @@ def test_each_option_of_the_partition_is_told_by_its_name(fill: dict[str, str], 
     assert complaints(site(fill=fill)) == [expected]
 
 
+def test_another_partition_whose_jobs_would_wait_for_ours_is_told_by_its_name() -> None:
+    told = finding("ExclusiveUser", site(main={"ExclusiveUser": "YES"}))
+    assert (told.level, told.change) == (Level.WARNING, "slurm.conf: PartitionName=main ... ExclusiveUser=NO")
+    assert told.found == "YES in main: Slurm preempts no job for one of another user, so its nodes are left out"
+    assert complaints(site(main={"ExclusiveUser": "YES", "Nodes": "x1"})) == [("note", "PriorityTier")]
+
+
 @each(
     ("slots", "config", "fill", "expected"),
     [
         ("node", {}, {}, [("note", "slots")]),
         ("node", {}, {"OverSubscribe": "EXCLUSIVE"}, []),
         ("gpu", {}, {}, []),
-        ("gpu", {}, {"OverSubscribe": "EXCLUSIVE"}, [("error", "slots")]),
-        ("gpu", {}, {"ExclusiveTopo": "YES"}, [("error", "slots")]),
+        ("gpu", {}, {"OverSubscribe": "EXCLUSIVE"}, [("note", "slots")]),
+        ("gpu", {}, {"ExclusiveTopo": "YES"}, [("note", "slots")]),
+        ("gpu", {"SelectType": "select/linear"}, {}, [("error", "slots")]),
         ("gpu", {"SelectTypeParameters": "CR_CPU"}, {}, [("warning", "memory")]),
         ("gpu", {"ConstrainDevices": "no"}, {}, [("warning", "devices")]),
         ("gpu", {"GresTypes": "gpu,mps"}, {}, [("note", "shards")]),
@@ -178,6 +186,28 @@ def test_what_a_fragment_gets_of_a_node_with_gpus_is_checked(
 ) -> None:
     gpus = {"GresTypes": "gpu", "SelectTypeParameters": "CR_CORE_MEMORY", "ConstrainDevices": "yes"}
     assert complaints(site(gpus | config, fill), slots=slots) == expected
+
+
+@each(
+    ("main", "expected"),
+    [
+        (
+            {"OverSubscribe": "EXCLUSIVE"},
+            "a fragment has all of n[001-008], where jobs are of main (OverSubscribe=EXCLUSIVE)",
+        ),
+        (
+            {"ExclusiveTopo": "YES", "Nodes": "n[003-005],x1"},
+            "a fragment has all of n[003-005], where jobs are of main (ExclusiveTopo=YES)",
+        ),
+        ({"OverSubscribe": "EXCLUSIVE", "Nodes": "x1"}, None),
+    ],
+)
+def test_where_nodes_are_given_as_a_whole_beside_others_in_parts_is_told(
+    main: dict[str, str], expected: str | None
+) -> None:
+    gpus = {"GresTypes": "gpu", "SelectTypeParameters": "CR_CORE_MEMORY", "ConstrainDevices": "yes"}
+    told = [one for one in judge(site(gpus, main=main), _settings(slots="gpu"), "oakum") if one.subject == "slots"]
+    assert [one.found for one in told[1:]] == ([] if expected is None else [expected])
 
 
 @each(

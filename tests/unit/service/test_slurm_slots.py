@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,13 +10,15 @@ import msgspec
 import pytest
 
 from cells import each
-from oakum_service.errors import SchedulerError
+from oakum_service.config import SlurmSettings
+from oakum_service.errors import ConfigurationError, SchedulerError
 from oakum_service.schedulers.port import HookEvent, HookKind, OwnJob, Snapshot
+from oakum_service.schedulers.slurm.hole_policy import Exclusive, HolePolicy
 from oakum_service.schedulers.slurm.reading.fields import FieldError
 from oakum_service.schedulers.slurm.reading.gres import gpus
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmState
 from oakum_service.schedulers.slurm.slots import SlotBook
-from oakum_service.schedulers.slurm.snapshot import HolePolicy, OakumInstance, own_tasks, to_snapshot
+from oakum_service.schedulers.slurm.snapshot import OakumInstance, own_tasks, to_snapshot
 from oakum_service.states import NodeState
 from slurm_adapter import Site, make_site
 
@@ -27,6 +30,8 @@ HOLE, FOREGROUND, AWAY = NodeState.HOLE, NodeState.FOREGROUND, NodeState.UNAVAIL
 def node(used: int = 0, *flags: str, gres: str = "gpu:a100:4(S:0-1)", **fields: object) -> SlurmNode:
     """A node of 4 GPUs, 16 cores and 64,000 MB, of which jobs have `used` GPUs and four cores for each."""
     values: dict[str, object] = {
+        "partitions": ("main", "fill"),
+        "gres": gres,
         "gres_used": f"gpu:a100:{used}(IDX:0)",
         "cpus": 16,
         "used_cpus": 4 * used,
@@ -34,7 +39,7 @@ def node(used: int = 0, *flags: str, gres: str = "gpu:a100:4(S:0-1)", **fields: 
         "used_memory_mb": 16_000 * used,
     }
     states = ("MIXED" if used else "IDLE", *flags)
-    return SlurmNode("n1", "n1", states, ("main", "fill"), gres, **(values | fields))
+    return SlurmNode("n1", "n1", states, **(values | fields))
 
 
 def job(number: int, gres: str = "gres/gpu:a100:1", *states: str, **fields: object) -> SlurmJob:
@@ -46,9 +51,11 @@ def own(number: int, fragment: str, *states: str, gres: str = "gres/gpu:a100:1")
     return job(number, gres, *states, name=INSTANCE.job_name(fragment), user="oakum", partition="fill")
 
 
-def look(node: SlurmNode, *jobs: SlurmJob, book: SlotBook | None = None) -> Snapshot:
+def look(node: SlurmNode, *jobs: SlurmJob, book: SlotBook | None = None, whole: tuple[str, ...] = ()) -> Snapshot:
+    """The snapshot; in the partitions `whole` each job gets whole nodes."""
     state = SlurmState(1000.0, "22.05.8", (node,), jobs)
-    return to_snapshot(state, INSTANCE, POLICY, own_tasks(jobs, INSTANCE), book=book)
+    policy = dataclasses.replace(POLICY, exclusive=Exclusive(whole=frozenset(whole)))
+    return to_snapshot(state, INSTANCE, policy, own_tasks(jobs, INSTANCE), book=book)
 
 
 def states(snapshot: Snapshot) -> list[NodeState]:
@@ -87,6 +94,7 @@ def test_a_drained_gpu_of_an_idle_node_is_away() -> None:
 def test_a_job_that_leaves_keeps_its_gpu_and_nobody_elses() -> None:
     seen = look(node(3, "COMPLETING"), own(71, "f1"), own(72, "f2", "COMPLETED", "COMPLETING"), job(73))
     assert states(seen) == [HOLE, AWAY, FOREGROUND, HOLE]
+    assert [one.clearing for one in seen.nodes] == [False, True, False, False]
 
 
 def test_gpus_of_jobs_that_nobody_shows_us_are_taken() -> None:
@@ -138,6 +146,48 @@ def test_a_node_on_which_a_job_of_ours_has_all_stays_one_hole() -> None:
     seen = look(node(0, used_cpus=16), own(71, "f1", gres=""))
     assert [(one.name, one.state) for one in seen.nodes] == [("n1", HOLE)]
     assert seen.own_jobs == (OwnJob("71", "f1", "n1"),)
+
+
+@each(
+    ("partitions", "whole", "is_shared"),
+    [
+        (("main", "fill"), (), True),
+        (("main", "fill"), ("fill",), False),
+        (("main", "fill"), ("main",), False),
+        (("main", "big", "fill"), ("big",), True),
+        (("main", "big", "fill"), ("big", "main"), False),
+        (("fill",), ("main",), True),
+    ],
+)
+def test_a_node_is_given_as_a_whole_where_jobs_get_whole_nodes(
+    partitions: tuple[str, ...], whole: tuple[str, ...], is_shared: bool
+) -> None:
+    seen = look(node(partitions=partitions), whole=whole)
+    assert [one.name for one in seen.nodes] == (["n1:0", "n1:1", "n1:2", "n1:3"] if is_shared else ["n1"])
+    assert set(states(seen)) == {HOLE}
+
+
+@each(("is_preempted", "expected"), [(True, AWAY), (False, HOLE)])
+def test_a_node_that_has_jobs_of_one_user_only_is_left_to_them_as_slurm_preempts_none_there(
+    is_preempted: bool, expected: NodeState
+) -> None:
+    state = SlurmState(1000.0, "22.05.8", (node(1), msgspec.structs.replace(node(0), name="n2")), (own(71, "f1"),))
+    exclusive = Exclusive(one_user=frozenset(["main"]))
+    for parts in (True, False):
+        policy = HolePolicy("fill", parts_are_holes=parts, is_preempted=is_preempted, exclusive=exclusive)
+        seen = to_snapshot(state, INSTANCE, policy, own_tasks(state.jobs, INSTANCE))
+        assert set(states(seen)) == {expected}
+        assert {one.wanted for one in seen.nodes} == {"EXCLUSIVE_USER" if is_preempted else ""}
+
+
+def test_a_node_that_jobs_share_no_more_stays_in_parts_until_our_jobs_there_have_ended() -> None:
+    book = SlotBook({"f1": "n1:2", "f2": "n1"}.get)
+    before = look(node(1), own(71, "f1"), book=book, whole=("fill",))
+    assert states(before) == [AWAY, AWAY, HOLE, AWAY], "nothing new begins there"
+    assert before.own_jobs == (OwnJob("71", "f1", "n1:2"),)
+    assert [one.name for one in look(node(0), book=book, whole=("fill",)).nodes] == ["n1"]
+    after = look(node(4), own(72, "f2", gres="gres/gpu:a100:4"), book=book, whole=("fill",))
+    assert after.own_jobs == (OwnJob("72", "f2", "n1"),), "however the site's options ask for all GPUs"
 
 
 def test_gpus_of_several_types_are_told_apart() -> None:
@@ -203,6 +253,28 @@ def test_a_fragment_asks_for_one_gpu_and_its_share_of_the_node(site: Site) -> No
     assert [options.get(name) for name in asked] == ["n1", "gpu:a100:1", "4", "16000M", None]
     with pytest.raises(SchedulerError, match=r"n1:0 is not idle any more: Slurm has it, or keeps it, for job 72"):
         site.scheduler.submit(site.config("n1:0"))
+
+
+def test_a_fragment_asks_for_the_node_where_jobs_get_whole_nodes_and_for_a_gpu_elsewhere(site: Site) -> None:
+    shown = "PartitionName=big OverSubscribe=EXCLUSIVE State=UP\nPartitionName=fill OverSubscribe=NO State=UP\n"
+    (site.folder / "scontrol").write_text(f"#!/bin/sh\ncat <<END\n{shown}END\n", encoding="utf-8")
+    (site.folder / "scontrol").chmod(0o755)
+    of_big = msgspec.structs.replace(node(0), name="n2", address="n2", partitions=("big", "fill"))
+    site.source.nodes = (node(1), of_big)
+    seen = begun(site, lambda s: len(s.nodes) == 5)
+    assert [one.name for one in seen.nodes] == ["n1:0", "n1:1", "n1:2", "n1:3", "n2"]
+    asked = ("nodelist", "gres", "exclusive")
+    site.scheduler.submit(site.config("n2", "f2"))
+    assert [site.script_options().get(name) for name in asked] == ["n2", None, ""]
+    site.scheduler.submit(site.config("n1:1", "f1"))
+    assert [site.script_options().get(name) for name in asked] == ["n1", "gpu:a100:1", None]
+
+
+def test_options_that_ask_for_gpus_beside_what_fragments_ask_for_are_refused_by_name() -> None:
+    with pytest.raises(ConfigurationError, match=r"leave exclusive and gres out of OAKUM_SLURM_OPTIONS"):
+        SlurmSettings(slots="gpu", options={"gres": "gpu:4", "exclusive": "", "mem": "4G"})
+    SlurmSettings(slots="gpu", options={"mem": "4G"})
+    SlurmSettings(slots="node", options={"gres": "gpu:4"})
 
 
 def test_a_fragment_of_several_slots_asks_for_as_many_gpus_and_shares(site: Site) -> None:

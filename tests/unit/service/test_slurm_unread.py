@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
+from cells import each
 from oakum_service.config import Settings, SlurmSettings
 from oakum_service.instruments import UNREAD
 from oakum_service.schedulers.slurm.preflight import checks
@@ -30,8 +32,41 @@ def test_each_is_logged_once_and_all_are_counted(caplog: pytest.LogCaptureFixtur
     assert counted(()) == ""
 
 
-def test_a_check_names_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = SlurmState(0.0, "20.11.9", (SlurmNode("n1", "", ("UNKNOWN",)),), (), unread=(NODE,))
+GPUS = {"partitions": ("fill",), "gres": "gpu:a100:4", "gres_used": "gpu:a100:0"}
+
+
+@each(
+    ("node", "unread", "slots", "why"),
+    [
+        ({"states": ("UNKNOWN",)}, (NODE,), "node", NODE.why),
+        (GPUS | {"gres": "gpu:a100:many"}, (), "gpu", "node n1: gres is 'gpu:a100:many', expected GRES such as"),
+        (GPUS | {"gres_used": "gpu:a100:5"}, (), "gpu", "node n1: gres_used is 'gpu:a100:5', expected at most"),
+        (GPUS | {"gres": "gpu:a100:many"}, (), "node", None),
+        (GPUS, (), "gpu", None),
+    ],
+)
+def test_a_check_names_the_first(
+    monkeypatch: pytest.MonkeyPatch, node: dict[str, Any], unread: tuple[Unread, ...], slots: str, why: str | None
+) -> None:
+    shown = SlurmNode(**({"name": "n1", "address": "", "states": ("IDLE",)} | node))
+    state = SlurmState(0.0, "20.11.9", (shown,), (), unread=unread)
     monkeypatch.setattr(checks, "open_source", lambda settings: type("Source", (), {"read": lambda self: state})())
-    found = checks._state(Settings(slurm=SlurmSettings(partition="fill")))
-    assert (found.level, NODE.why in found.found, "1 node could not" in found.found) == (Level.WARNING, True, True)
+    [found] = checks._state(Settings(slurm=SlurmSettings(partition="fill", slots=slots)))
+    if why is None:
+        assert found.level is Level.OK
+    else:
+        assert found.level is Level.WARNING
+        assert why in found.found
+        assert "1 node could not" in found.found
+
+
+def test_a_check_names_nodes_that_have_less_than_slurm_counts_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    invalid = ("IDLE", "DRAIN", "INVALID_REG")
+    nodes = tuple(
+        SlurmNode(name, "", invalid, (partition,)) for name, partition in (("n1", "fill"), ("x1", "main"))
+    )
+    state = SlurmState(0.0, "22.05.8", (*nodes, SlurmNode("n2", "", ("IDLE",), ("fill",))), ())
+    monkeypatch.setattr(checks, "open_source", lambda settings: type("Source", (), {"read": lambda self: state})())
+    _, found = checks._state(Settings(slurm=SlurmSettings(partition="fill")))
+    assert (found.level, found.subject) == (Level.WARNING, "nodes")
+    assert found.found == "n1: Slurm starts nothing there, as less was found than slurm.conf says (INVALID_REG)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from oakum_service.api.schemas.hold import HoldView
+from oakum_service.api.schemas.intervals import IdleTimeView
 from oakum_service.states import NodeState
 
 
@@ -51,24 +52,6 @@ class SilenceView(BaseModel):
     """Seconds since then."""
     tried: str
     """What it was asked last and what came of that."""
-
-
-class IdleTimeView(BaseModel):
-    """Where the idle node-time of a week went, in node-seconds. The parts add up to `idle_node_s`."""
-
-    since: float
-    """When the time began, in Unix seconds: seven days ago, or when the service began to count this."""
-    idle_node_s: float
-    trained_node_s: float
-    """In which fragments trained, without stalls."""
-    stalled_node_s: float
-    """In which fragments trained that stalled, and for steps that had to be repeated."""
-    start_up_node_s: float
-    """From fragments' launches to their first generations."""
-    late_node_s: float
-    """In which nodes were free on which a fragment was launched within two minutes."""
-    unwanted_node_s: float
-    """All other: no plan gave the node to a trainer."""
 
 
 class ClusterView(BaseModel):

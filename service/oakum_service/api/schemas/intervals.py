@@ -31,12 +31,32 @@ class FragmentInterval(Interval):
     phase: str
 
 
+class IdleTimeView(BaseModel):
+    """Where the idle node-time of some time went, in node-seconds. The parts add up to `idle_node_s`."""
+
+    since: float
+    """When the time began, in Unix seconds: as asked for, or when the service began to count this."""
+    idle_node_s: float
+    trained_node_s: float
+    """In which fragments trained, without stalls."""
+    stalled_node_s: float
+    """In which fragments trained that stalled, and for steps that had to be repeated."""
+    start_up_node_s: float
+    """From fragments' launches to their first generations."""
+    late_node_s: float
+    """In which nodes were free on which a fragment was launched within two minutes."""
+    unwanted_node_s: float
+    """All other: no plan gave the node to a trainer."""
+
+
 class HoleList(BaseModel):
     """Holes, in order of their start."""
 
     holes: list[Interval]
     next: str | None = None
     """`before` of the page of earlier holes; null if there are none."""
+    idle_time: IdleTimeView | None = None
+    """What became of the node-time of all holes in that time; null on pages of earlier holes."""
 
 
 class Timeline(BaseModel):

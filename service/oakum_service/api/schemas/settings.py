@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from oakum_solver.exploration import Exploration
+
 
 class SettingView(BaseModel):
     """A setting that may be changed while the service runs."""
@@ -39,6 +41,8 @@ class PlanningView(BaseModel):
     while none has been measured."""
     start_up_s: float
     """Seconds from a node's launch to its first step, likewise."""
+    explore_share: float = Exploration.share
+    """Largest share of a trainer's node-time for trying sizes whose speed is not known."""
 
 
 class SettingList(BaseModel):

@@ -16,9 +16,10 @@ from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmReservat
 
 
 def announced_at(state: SlurmState, foreign: Iterable[SlurmJob], entered: Collection[str]) -> dict[str, float]:
-    """Node -> when Slurm expects a foreground job or a reservation to begin there, or when one of the reservations
-    `entered`, which specs may ask for, ends; in Unix seconds. Raises `SchedulerError` for unreadable lists."""
-    found: dict[str, float] = {}
+    """Node -> when Slurm expects the first foreground job or reservation to begin there, or the first of the
+    reservations `entered`, which specs may ask for, to end; in Unix seconds. Raises `SchedulerError` for lists
+    that cannot be read."""
+    earliest: dict[str, float] = {}
     starts = [(job.planned_nodes, start_at) for job, start_at in _planned(foreign)]
     for r in state.reservations:
         is_entered = r.name in entered and r.start_at <= state.taken_at
@@ -27,18 +28,18 @@ def announced_at(state: SlurmState, foreign: Iterable[SlurmJob], entered: Collec
             starts.append((r.nodes, at))
     for nodes, start_at in starts:
         for node in unfold(nodes):
-            found[node] = min(start_at, found.get(node, start_at))
-    return found
+            earliest[node] = min(start_at, earliest.get(node, start_at))
+    return earliest
 
 
 def announcements(shown: frozenset[str], state: SlurmState, foreign: Iterable[SlurmJob]) -> Announcements:
     """The planned foreground jobs, and the reservations that are not over, on any of the nodes `shown`. Raises
     `SchedulerError` for unreadable node lists."""
-    found = [_of_job(job, start_at) for job, start_at in _planned(foreign)]
-    found += [
+    planned = [_of_job(job, start_at) for job, start_at in _planned(foreign)]
+    planned += [
         _of_reservation(r) for r in state.reservations if r.end_at > state.taken_at and r.start_at < math.inf
     ]
-    return Announcements.of(each for each in found if not shown.isdisjoint(unfold(each.nodes)))
+    return Announcements.of(each for each in planned if not shown.isdisjoint(unfold(each.nodes)))
 
 
 def _of_job(job: SlurmJob, start_at: float) -> Announcement:

@@ -49,10 +49,10 @@ class JobArrays:
         seen: dict[str, set[int]] = {}
         for name, index in tasks:
             seen.setdefault(name, set()).update(() if index is None else (index,))
-        found = {name: self._known.get(name) or self._load(name) for name in seen}
+        arrays = {name: self._known.get(name) or self._load(name) for name in seen}
         self._known = {
             name: replace(array, begun=array.begun | seen[name])
-            for name, array in found.items()
+            for name, array in arrays.items()
             if array is not None
         }
         self._warn(seen.keys() - self._known.keys())

@@ -57,13 +57,13 @@ class SlurmCommands:
     def _find(self, name: str) -> Path:
         if self._bin_dir is not None:
             return self._bin_dir / name
-        found = shutil.which(name)
-        if found is None:
+        path = shutil.which(name)
+        if path is None:
             raise CommandFailed(
                 f"{name} is not on PATH ({os.environ.get('PATH', '')}): install Slurm's client commands on this "
                 "machine, or set OAKUM_SLURM_BIN_DIR to their folder"
             )
-        return Path(found)
+        return Path(path)
 
     def _start(self, command: list[str], epoch_times: bool) -> subprocess.Popen[bytes]:
         try:

@@ -23,16 +23,16 @@ def ask(commands: SlurmCommands, name: str, *arguments: str) -> str:
 
 def read_config(text: str) -> dict[str, str]:
     """Name -> value from `scontrol show config`. Raises `PayloadError` if the text is something else."""
-    found = {name: value.strip() for name, value in _SETTING.findall(text)}
-    if "SLURM_VERSION" not in found:
+    values = {name: value.strip() for name, value in _SETTING.findall(text)}
+    if "SLURM_VERSION" not in values:
         raise PayloadError(f"`scontrol show config` answered {text[:80]!r}, expected a line SLURM_VERSION = ...")
-    return found
+    return values
 
 
 def read_partitions(text: str) -> dict[str, dict[str, str]]:
     """Partition -> option -> value, from `scontrol --oneliner --all show partition`."""
-    found = (dict(_OPTION.findall(line)) for line in text.splitlines())
-    return {options["PartitionName"]: options for options in found if "PartitionName" in options}
+    partitions = (dict(_OPTION.findall(line)) for line in text.splitlines())
+    return {options["PartitionName"]: options for options in partitions if "PartitionName" in options}
 
 
 def read_rows(text: str, fields: Iterable[str]) -> list[dict[str, str]]:

@@ -20,11 +20,11 @@ def grace_s(commands: SlurmCommands, settings: SlurmSettings) -> float:
     nothing preempts, since then only the time limit ends jobs. Where Slurm does not answer, 30 s, with a warning
     in the log."""
     try:
-        found = _ask(commands, settings)
+        time_s = _ask(commands, settings)
     except SchedulerError as error:
         _log.warning("%s; the grace is taken to be %g s: set OAKUM_SLURM_GRACE_S", error, _UNKNOWN_S)
         return _UNKNOWN_S
-    return _UNKNOWN_S if found is None else max(_SHORTEST_S, found)
+    return _UNKNOWN_S if time_s is None else max(_SHORTEST_S, time_s)
 
 
 def _ask(commands: SlurmCommands, settings: SlurmSettings) -> float | None:

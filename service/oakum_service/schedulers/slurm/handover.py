@@ -86,16 +86,17 @@ def in_the_way(own: Mapping[str, OwnTask], hand_over: HandOver) -> set[str]:
 def window_s(commands: SlurmCommands) -> float:
     """Seconds for which Slurm preempts nothing more for the same job: KillWait + MessageTimeout."""
     try:
-        found = read_config(ask(commands, "scontrol", "show", "config"))
+        config = read_config(ask(commands, "scontrol", "show", "config"))
     except SchedulerError as error:
         _log.warning("%s; KillWait and MessageTimeout are taken to be Slurm's defaults", error)
-        found = {}
-    times_s = ((seconds(found.get(name, "")), default_s) for name, default_s in _DEFAULTS_S.items())
+        config = {}
+    times_s = ((seconds(config.get(name, "")), default_s) for name, default_s in _DEFAULTS_S.items())
     return sum(default_s if told_s is None else told_s for told_s, default_s in times_s)
 
 
 def _taken(state: SlurmState, instance: OakumInstance, since: float) -> dict[str, float]:
-    """Node -> when Slurm took it from a job of ours, in Unix seconds, if no foreground job has got it yet."""
+    """Node -> when Slurm took it, or a part of it, from a job of ours, in Unix seconds, if no foreground job has
+    begun there since."""
     taken: dict[str, float] = {}
     for job in state.jobs:
         if instance.intent_of(job) is not None and was_preempted(job.states, job.preempted_at):
@@ -104,7 +105,8 @@ def _taken(state: SlurmState, instance: OakumInstance, since: float) -> dict[str
     for job in state.jobs if taken else ():
         if instance.intent_of(job) is None and occupies_nodes(job):
             for node in unfold(job.nodes):
-                taken.pop(node, None)
+                if taken.get(node, math.inf) <= (job.start_at or state.taken_at):
+                    del taken[node]
     return taken
 
 

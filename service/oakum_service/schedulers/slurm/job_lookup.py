@@ -21,5 +21,5 @@ def find_job(commands: SlurmCommands, name: str) -> str | None:
     except SchedulerError as error:
         _log.warning("job %s could not be looked up: %s", name, error)
         return None
-    found = {line.strip() for line in output.decode(errors="replace").splitlines() if line.strip().isdecimal()}
-    return found.pop() if len(found) == 1 else None
+    job_ids = {line.strip() for line in output.decode(errors="replace").splitlines() if line.strip().isdecimal()}
+    return job_ids.pop() if len(job_ids) == 1 else None

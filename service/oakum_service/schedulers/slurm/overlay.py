@@ -54,19 +54,22 @@ class Overlay:
         self._taken = {node: (at, job) for node, (at, job) in self._taken.items() if self._is_news(at)}
 
     def laid_over(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with our unseen submissions added, and with the holes that hooks say are taken."""
+        """The snapshot with our unseen submissions added, and with what hooks say is taken of the holes and of the
+        nodes that are cleared after a job of ours."""
         jobs = (job for _, job in self._submitted.values())
-        return replace(snapshot, nodes=self._as_told(snapshot), own_jobs=(*snapshot.own_jobs, *jobs))
+        return replace(snapshot, nodes=self._with_hooks(snapshot), own_jobs=(*snapshot.own_jobs, *jobs))
 
     def hides_holes(self, snapshot: Snapshot) -> bool:
-        """Whether a hook tells that a job has a node which `snapshot`, the newest reading, shows as a hole."""
-        return any(told is not node for told, node in zip(self._as_told(snapshot), snapshot.nodes, strict=True))
+        """Whether a hook tells that a job has a node which `snapshot`, the newest reading, shows as a hole, or as
+        cleared after a job of ours."""
+        nodes = self._with_hooks(snapshot)
+        return any(shown is not node for shown, node in zip(nodes, snapshot.nodes, strict=True))
 
     def job_ids(self) -> dict[str, str]:
         """Fragment -> id of its job."""
         return {fragment: job.job_id for fragment, (_, job) in self._submitted.items()}
 
-    def _as_told(self, snapshot: Snapshot) -> tuple[Node, ...]:
+    def _with_hooks(self, snapshot: Snapshot) -> tuple[Node, ...]:
         """The nodes, of which those are taken that hooks say are. Of a node that is given in parts that is all
         that no job of ours has: which part was taken the next reading tells, and ours were left alone."""
         if not self._taken:
@@ -76,10 +79,11 @@ class Overlay:
         return tuple(node if node.name in ours else self._taken_by_hook(node) for node in snapshot.nodes)
 
     def _taken_by_hook(self, node: Node) -> Node:
-        if node.state is not NodeState.HOLE or node_of(node.name) not in self._taken:
+        if not node.is_left or node_of(node.name) not in self._taken:
             return node
         _, job = self._taken[node_of(node.name)]
-        return replace(node, state=NodeState.FOREGROUND, job=job, job_name=job, announced_at=None)
+        taken = replace(node, state=NodeState.FOREGROUND, job=job, job_name=job)
+        return replace(taken, announced_at=None, clearing=False)
 
     def _is_news(self, told_at: float) -> bool:
         return self._read_at is None or told_at + _HOOK_CLOCK_S >= self._read_at

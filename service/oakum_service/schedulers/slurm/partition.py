@@ -1,19 +1,34 @@
-"""Whether Slurm starts jobs in our partition at all."""
+"""What Slurm's partitions tell: whether jobs start in ours at all, and in which of them jobs share no nodes."""
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.configuration import ask, read_partitions
+from oakum_service.schedulers.slurm.hole_policy import Exclusive
 
 _log = logging.getLogger("oakum.slurm")
+_WHOLE = {"OverSubscribe": "EXCLUSIVE", "ExclusiveTopo": "YES"}
+"""Options of a partition with these values have each job get whole nodes."""
+
+
+def whole_nodes_by(options: Mapping[str, str]) -> str:
+    """The option by which each job of a partition with these options gets whole nodes, as `slurm.conf` has it;
+    empty where jobs share nodes."""
+    return next((f"{name}={value}" for name, value in _WHOLE.items() if options.get(name) == value), "")
+
+
+def has_one_user(options: Mapping[str, str]) -> bool:
+    """Whether the nodes of a partition with these options have jobs of one user only."""
+    return options.get("ExclusiveUser", "NO") != "NO"
 
 
 class PartitionWatch:
-    """Looks at the state of the partition, at most once in a while. Not safe for threads."""
+    """Looks at the partitions, at most once in a while. Not safe for threads."""
 
     def __init__(self, commands: SlurmCommands, partition: str, every_s: float) -> None:
         """`every_s`: shortest time in seconds between two looks."""
@@ -21,21 +36,27 @@ class PartitionWatch:
         self._partition = partition
         self._every_s = every_s
         self._looked_s = -math.inf
-        self._closed = ""
+        self.closed = ""
+        """Why no job begins in our partition, as a clause; empty if jobs begin there or Slurm does not tell."""
+        self.exclusive = Exclusive()
+        """The partitions in which jobs do not share nodes as elsewhere, as Slurm has told last."""
 
-    def closed(self, now_s: float) -> str:
-        """Why no job begins in the partition, as a clause; empty if jobs begin there or Slurm does not tell.
-        `now_s` is a monotonic time."""
-        if now_s - self._looked_s >= self._every_s:
-            self._looked_s = now_s
-            self._closed = self._look()
-        return self._closed
-
-    def _look(self) -> str:
+    def look(self, now_s: float) -> None:
+        """Look if it is time to; `now_s` is a monotonic time."""
+        if now_s - self._looked_s < self._every_s:
+            return
+        self._looked_s = now_s
+        self.closed = ""
         try:
-            told = ask(self._commands, "scontrol", "--oneliner", "show", "partition", self._partition)
+            answer = ask(self._commands, "scontrol", "--oneliner", "--all", "show", "partition")
         except SchedulerError as error:
-            _log.debug("the state of partition %s is not known: %s", self._partition, error)
-            return ""
-        state = read_partitions(told).get(self._partition, {}).get("State", "UP")
-        return "" if state == "UP" else f"Slurm's partition {self._partition} is {state}"
+            _log.debug("what partitions are like is not known: %s", error)
+            return
+        partitions = read_partitions(answer)
+        self.exclusive = Exclusive(
+            whole=frozenset(name for name, options in partitions.items() if whole_nodes_by(options)),
+            one_user=frozenset(name for name, options in partitions.items() if has_one_user(options)),
+        )
+        state = partitions.get(self._partition, {}).get("State", "UP")
+        if state != "UP":
+            self.closed = f"Slurm's partition {self._partition} is {state}"

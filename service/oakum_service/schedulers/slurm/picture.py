@@ -9,10 +9,10 @@ from functools import cached_property
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.schedulers.slurm.arrays import JobArrays
 from oakum_service.schedulers.slurm.handover import find_hand_over, in_the_way
+from oakum_service.schedulers.slurm.hole_policy import Exclusive, HolePolicy
 from oakum_service.schedulers.slurm.reading.state import SlurmNode, SlurmState, Unread
 from oakum_service.schedulers.slurm.slots import SlotBook
 from oakum_service.schedulers.slurm.snapshot import (
-    HolePolicy,
     OakumInstance,
     OwnTask,
     fragments_that_ended,
@@ -73,21 +73,22 @@ class PictureMaker:
         self._policy = policy
         self._hand_over_s = hand_over_s
 
-    def make(self, state: SlurmState) -> Picture:
-        """The picture of a state. Raises `SchedulerError` for node lists or files of job arrays that cannot be
-        read."""
+    def make(self, state: SlurmState, exclusive: Exclusive = Exclusive()) -> Picture:
+        """The picture of a state; `exclusive`: the partitions in which jobs share no nodes. Raises
+        `SchedulerError` for node lists or files of job arrays that cannot be read."""
+        policy = replace(self._policy, exclusive=exclusive)
         arrays = self._arrays.look_up(self._array_tasks(state))
         own = own_tasks(state.jobs, self._instance, arrays)
         hand_over = find_hand_over(state, self._instance, self._hand_over_s)
         snapshot = replace(
-            to_snapshot(state, self._instance, self._policy, own, hand_over.wanted, self._book, self._warning_s),
+            to_snapshot(state, self._instance, policy, own, hand_over.wanted, self._book, self._warning_s),
             preempted=preempted_fragments(state.jobs, self._instance, arrays),
             out_of_memory=fragments_that_ended("OUT_OF_MEMORY", state.jobs, self._instance, arrays),
             cancelled=fragments_that_ended("CANCELLED", state.jobs, self._instance, arrays),
             timed_out=fragments_that_ended("TIMEOUT", state.jobs, self._instance, arrays),
         )
-        odd = (Unread("node", node, why, nodes=node) for node, why in self._book.unread.items())
-        return Picture(state, snapshot, own, frozenset(in_the_way(own, hand_over)), (*state.unread, *odd))
+        unread = *state.unread, *self._book.unread_nodes()
+        return Picture(state, snapshot, own, frozenset(in_the_way(own, hand_over)), unread)
 
     def _array_tasks(self, state: SlurmState) -> Iterator[tuple[str, int | None]]:
         for job in state.jobs:

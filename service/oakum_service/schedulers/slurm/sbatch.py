@@ -24,9 +24,9 @@ from oakum_service.errors import SubmissionRefused
 from oakum_service.schedulers.slurm.job_ids import read_job_id
 from oakum_service.schedulers.slurm.slots import SlotShare
 from oakum_worker.fragment.config_files import ARRAY_NAME, FragmentArray, write_config
+from oakum_worker.fragment_config import FragmentConfig
 from oakum_worker.launch import PYTHON
 from oakum_worker.payload import run_fragment
-from oakum_worker.protocol import FragmentConfig
 from oakum_worker.user_environment import passed_on
 
 _LONGEST_SHOWN = 300

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from oakum_service.config import SlurmSettings
@@ -25,6 +25,7 @@ from oakum_service.schedulers.slurm.arrays import JobArrays
 from oakum_service.schedulers.slurm.cancellation import Cancellations, cancel_jobs, waiting_in_vain
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.completing import CompletingNodes
+from oakum_service.schedulers.slurm.hole_policy import HolePolicy
 from oakum_service.schedulers.slurm.job_starts import JobStarts
 from oakum_service.schedulers.slurm.node_names import unfold
 from oakum_service.schedulers.slurm.overlay import Overlay
@@ -34,10 +35,10 @@ from oakum_service.schedulers.slurm.read_pace import MOST_STRETCH, ReadPace
 from oakum_service.schedulers.slurm.reading.pushed_source import PushedSource, decode_state
 from oakum_service.schedulers.slurm.reading.state import StateSource
 from oakum_service.schedulers.slurm.slots import SlotBook
-from oakum_service.schedulers.slurm.snapshot import HolePolicy, OakumInstance
+from oakum_service.schedulers.slurm.snapshot import OakumInstance
 from oakum_service.schedulers.slurm.submission import Submitter, submitted_for
 from oakum_service.schedulers.slurm.unread import UnreadLog
-from oakum_worker.protocol import FragmentConfig
+from oakum_worker.fragment_config import FragmentConfig
 
 _log = logging.getLogger("oakum.slurm")
 _FIRST_READ_S = 60.0
@@ -45,6 +46,8 @@ _KNOWN_AFTER_S = 300.0
 """A reading that began so long after an event shows all that follows from it, the ends of epilogs included."""
 _MOST_TASKS = 1000
 """Most tasks of an array where nobody has set MaxArraySize."""
+_MOST_KNOWN = 16_384
+"""Fragments of which it is remembered what they were submitted for; of others it is read again."""
 _ARRAY_REFUSED = "Invalid job array specification"
 
 
@@ -81,14 +84,15 @@ class SlurmScheduler:
             tuple(settings.allow_constraints),
             tuple(settings.allow_reservations),
             parts_are_holes=settings.slots == "gpu",
+            is_preempted=settings.preemption != "none",
         )
-        book = SlotBook(partial(submitted_for, fragments_dir))
+        book = SlotBook(lru_cache(_MOST_KNOWN)(partial(submitted_for, fragments_dir)))
         self._pictures = PictureMaker(instance, JobArrays(fragments_dir), policy, hand_over_s, book, grace_s)
         self._source = source
         self._commands = commands
         self._instance = instance
         self._unread = UnreadLog()
-        self._partition = PartitionWatch(commands, settings.partition, settings.poll_floor_s)
+        self._partitions = PartitionWatch(commands, settings.partition, settings.poll_floor_s)
         self._on_change: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
@@ -280,8 +284,8 @@ class SlurmScheduler:
         self._ask("a reading of its state")
         try:
             state = self._source.read()
-            closed = self._partition.closed(began_s)
-            self._take(self._pictures.make(state), closed, began_s)
+            self._partitions.look(began_s)
+            self._take(self._pictures.make(state, self._partitions.exclusive), self._partitions.closed, began_s)
             ended_s = time.monotonic()
             self._ask("a question for its statistics")
             self._pace.took(began_s, ended_s, self._source.cycle_s())

@@ -7,13 +7,13 @@ so numbers are given to jobs here, and kept from reading to reading: a slot's nu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from oakum_service.documents.slots import slot_name, slots_in
+from oakum_service.documents.slots import is_part, slot_name, slots_in
 from oakum_service.schedulers.slurm.reading.fields import FieldError
 from oakum_service.schedulers.slurm.reading.gres import gpus
-from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode
+from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, Unread
 
 ANY_GPU = "gpu"
 """Type of slots whose GPUs Slurm gives no type."""
@@ -88,6 +88,10 @@ class SlotBook:
         """Note that the node's GPUs cannot be read."""
         self.unread[node] = why
 
+    def unread_nodes(self) -> Iterator[Unread]:
+        """The nodes whose GPUs could not be read in this reading."""
+        return (Unread("node", node, f"node {node}: {why}", nodes=node) for node, why in self.unread.items())
+
     def assign(self, node: str, numbers: range, occupants: Sequence[_Occupant]) -> dict[int, _Occupant]:
         """Number -> the job that has it, for the GPUs of one type on a node."""
         had = {one.key: self._wish(node, one, numbers) for one in occupants}
@@ -111,11 +115,21 @@ class SlotBook:
         return tuple(number for number in numbers if slot_name(node, number) in planned)
 
 
-def gives_parts(node: SlurmNode, own: Iterable[tuple[str, SlurmJob]]) -> bool:
-    """Whether the node is given in parts: it has GPUs that can be counted, and none of our jobs there, each with
-    its fragment, has the node as a whole, as one that was submitted before nodes were shared. Raises `FieldError`
-    where its GPUs cannot be read."""
-    return bool(gpus("gres", node.gres)) and all(gpus("gres_per_node", job.gres_per_node) for _, job in own)
+def gives_parts(
+    node: SlurmNode, own: Sequence[tuple[str, SlurmJob]], book: SlotBook, *, shared: bool = True
+) -> bool:
+    """Whether the node is given in parts: it has GPUs that can be counted, jobs share it (`shared`), and none of
+    our jobs there, each with its fragment, has the node as a whole, as one that was submitted before nodes were
+    shared. One that is shared no more stays in parts until our jobs that have parts have ended. Raises
+    `FieldError` where its GPUs cannot be read."""
+    if not gpus("gres", node.gres):
+        return False
+    if not own:
+        return shared
+    return all(
+        gpus("gres_per_node", job.gres_per_node) and (shared or is_part(book.planned(fragment) or ""))
+        for fragment, job in own
+    )
 
 
 def share_of(node: SlurmNode, gpu_type: str, count: int = 1) -> SlotShare:
@@ -132,10 +146,12 @@ def slots_of(
     own: Sequence[tuple[str, SlurmJob]],
     leaving: Sequence[SlurmJob],
     book: SlotBook,
+    *,
+    opens: bool = True,
 ) -> Iterator[SlotUse]:
     """The slots of a node that is given in parts. `foreign`: foreground jobs there; `own`: our fragments with
-    their live jobs there; `leaving`: jobs of ours that are completing. Raises `FieldError` where GPUs cannot be
-    read."""
+    their live jobs there; `leaving`: jobs of ours that are completing. With `opens` false none is open. Raises
+    `FieldError` where GPUs cannot be read."""
     kinds = _kinds(node)
     spare = _spare(node)
     for kind in kinds:
@@ -147,7 +163,7 @@ def slots_of(
             if number in taken:
                 yield SlotUse(name, kind.gpu_type, taken[number].job, taken[number].fragment)
                 continue
-            is_open = free.index(number) < min(spare, len(free) - kind.drained)
+            is_open = opens and free.index(number) < min(spare, len(free) - kind.drained)
             in_the_way = foreign[0] if foreign and not is_open else None
             yield SlotUse(name, kind.gpu_type, in_the_way, is_taken=False, is_open=is_open)
         spare -= min(spare, len(free))

@@ -20,6 +20,7 @@ from oakum_service.documents.slots import bundle_name, node_of
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.schedulers.slurm.announcements import announced_at, announcements
 from oakum_service.schedulers.slurm.arrays import JobArray
+from oakum_service.schedulers.slurm.hole_policy import HolePolicy
 from oakum_service.schedulers.slurm.node_names import unfold
 from oakum_service.schedulers.slurm.reading.fields import FieldError
 from oakum_service.schedulers.slurm.reading.jobs import has_ended, was_ended_by_slurm
@@ -31,8 +32,21 @@ _USABLE = {"IDLE", "ALLOCATED", "MIXED"}
 _HARMLESS_FLAGS = {"PLANNED", "CLOUD", "DYNAMIC_NORM"}
 _POWER_FLAGS = {"POWERED_DOWN", "POWERING_UP", "POWER_UP"}
 """Flags of a node that Slurm starts for the next job there."""
-_WANTED_FLAGS = {"DRAIN", "FAIL", "MAINT", "RESERVED", "REBOOT_REQUESTED", "POWER_DOWN", "POWERING_DOWN"}
+_ONE_USER = "EXCLUSIVE_USER"
+"""Shown as a flag of nodes that have jobs of one user only; Slurm itself has none for them."""
+_WANTED_FLAGS = {
+    "DRAIN",
+    "FAIL",
+    "MAINT",
+    "RESERVED",
+    "REBOOT_REQUESTED",
+    "POWER_DOWN",
+    "POWERING_DOWN",
+    _ONE_USER,
+}
 """With these flags Slurm starts nothing on a node and lets what runs there go on, for hours: somebody waits."""
+_COMPLETING = "COMPLETING"
+"""State of a job that has ended, and flag of its nodes, until the epilogs there have ended, too."""
 _UNKNOWN_JOB = "unknown"
 """Shown for a node allocated to a job that we may not see (`PrivateData=jobs`)."""
 _SOCKETS = re.compile(r"\([^)]*\)")
@@ -71,31 +85,14 @@ class OwnTask:
         return self.job.states[0] == "PENDING"
 
 
-@dataclass(frozen=True)
-class HolePolicy:
-    """The settings that decide which nodes may count as holes."""
-
-    partition: str
-    planned_are_holes: bool = True
-    powered_down_are_holes: bool = False
-    type_features: tuple[str, ...] = ()
-    """Node features that define a node type."""
-    asked_features: tuple[str, ...] = ()
-    """Node features that specs may ask for."""
-    reservations: tuple[str, ...] = ()
-    """Reservations that specs may ask for."""
-    parts_are_holes: bool = False
-    """Whether nodes with GPUs are given in parts, a GPU each, rather than as a whole."""
-
-
 def is_live(job: SlurmJob) -> bool:
     """Whether the job is pending or on its nodes, and not completing. A job of an unknown state is."""
-    return not has_ended(job.states) and "COMPLETING" not in job.states
+    return not has_ended(job.states) and _COMPLETING not in job.states
 
 
 def occupies_nodes(job: SlurmJob) -> bool:
     """Whether the job is on its nodes, completing or not."""
-    return bool(job.nodes) and ("COMPLETING" in job.states or (is_live(job) and job.states[0] != "PENDING"))
+    return bool(job.nodes) and (_COMPLETING in job.states or (is_live(job) and job.states[0] != "PENDING"))
 
 
 def own_tasks(
@@ -188,7 +185,7 @@ def to_snapshot(
     seen = [one for node in ours for one in _seen_on(node, present, state.taken_at, policy, book)]
     reserved = {node for one in state.unread if one.kind == "reservation" for node in unfold(one.nodes)}
     nodes = tuple(
-        node if fragment is not None or node.state is not NodeState.HOLE else _kept(node, wanted, reserved)
+        node if fragment is not None or not node.is_left else _kept(node, wanted, reserved)
         for node, fragment in seen
     )
     slots: dict[str, list[str]] = {}
@@ -225,18 +222,18 @@ class _Present:
         for fragment, task in own.items():
             for node in unfold(task.job.nodes):
                 fragments.setdefault(node, []).append((fragment, task.job))
-        leaving = (j for j in state.jobs if "COMPLETING" in j.states and instance.intent_of(j) is not None)
+        leaving = (j for j in state.jobs if _COMPLETING in j.states and instance.intent_of(j) is not None)
         announced = announced_at(state, foreign, policy.reservations)
         return cls(_on_nodes(foreign), fragments, _on_nodes(leaving), announced, _entered(state, policy))
 
 
 def _on_nodes(jobs: Iterable[SlurmJob]) -> dict[str, list[SlurmJob]]:
     """Node -> the jobs that are on it, completing or not."""
-    found: dict[str, list[SlurmJob]] = {}
+    by_node: dict[str, list[SlurmJob]] = {}
     for job in jobs:
         for node in unfold(job.nodes) if occupies_nodes(job) else ():
-            found.setdefault(node, []).append(job)
-    return found
+            by_node.setdefault(node, []).append(job)
+    return by_node
 
 
 def _seen_on(
@@ -247,11 +244,14 @@ def _seen_on(
     foreign, own = present.foreign.get(node.name, ()), present.own.get(node.name, ())
     announced_at, reservation = present.announced.get(node.name), present.entered.get(node.name)
     entered = _as_entered(node, reservation)
+    if policy.bars(node):
+        entered = msgspec.structs.replace(entered, states=(*entered.states, _ONE_USER))
     name = "" if reservation is None else reservation.name
+    leaving, shared = present.leaving.get(node.name, ()), policy.shares(node)
     try:
         uses = (
-            [*slots_of(node, foreign, own, present.leaving.get(node.name, ()), book)]
-            if policy.parts_are_holes and gives_parts(node, own)
+            [*slots_of(node, foreign, own, leaving, book, opens=shared)]
+            if policy.parts_are_holes and gives_parts(node, own, book, shared=shared)
             else None
         )
     except FieldError as error:
@@ -260,7 +260,8 @@ def _seen_on(
     if uses is None:
         holder = foreign[-1] if foreign else None
         whole = _node(entered, holder, bool(own), announced_at, now, policy, name)
-        yield whole, own[0][0] if own else None
+        is_cleared = not foreign and _completes_to_hole(entered, announced_at, now, policy)
+        yield replace(whole, clearing=True) if is_cleared else whole, own[0][0] if own else None
         return
     for use in uses:
         is_ours = use.fragment is not None
@@ -268,7 +269,16 @@ def _seen_on(
             _as_slot(entered, use), None if is_ours else use.job, is_ours, announced_at, now, policy, name
         )
         kind = "+".join([use.gpu_type or ANY_GPU, *_typing(node, policy.type_features)])
-        yield replace(part, name=use.name, node_type=kind), use.fragment
+        is_cleared = use.job in leaving and _completes_to_hole(entered, announced_at, now, policy)
+        yield replace(part, name=use.name, node_type=kind, clearing=is_cleared), use.fragment
+
+
+def _completes_to_hole(node: SlurmNode, announced_at: float | None, now: float, policy: HolePolicy) -> bool:
+    """Whether the node has still to be cleared after a job, and is a hole then if no other job has it."""
+    if _COMPLETING not in node.states:
+        return False
+    cleared = msgspec.structs.replace(node, states=tuple(s for s in node.states if s != _COMPLETING))
+    return _state(cleared, None, True, announced_at, now, policy) is NodeState.HOLE
 
 
 def _as_slot(node: SlurmNode, use: SlotUse) -> SlurmNode:
@@ -276,9 +286,9 @@ def _as_slot(node: SlurmNode, use: SlotUse) -> SlurmNode:
     base, *flags = node.states
     if base not in _USABLE:
         return node
-    flags = [flag for flag in flags if flag != "COMPLETING"]  # of whichever job
+    flags = [flag for flag in flags if flag != _COMPLETING]  # of whichever job
     if use.fragment is None and not use.is_open:
-        is_leaving = use.job is not None and "COMPLETING" in use.job.states
+        is_leaving = use.job is not None and _COMPLETING in use.job.states
         base = "UNKNOWN" if is_leaving or (use.job is None and not use.is_taken) else "ALLOCATED"
     else:
         base = "IDLE"
@@ -289,12 +299,12 @@ def _kept(node: Node, wanted: Mapping[str, SlurmJob], reserved: Collection[str])
     """The hole, or what it is where somebody is about to have it."""
     host = node_of(node.name)
     if host in reserved:  # by whom, from when on and until when is not known
-        return replace(node, state=NodeState.UNAVAILABLE)
+        return replace(node, state=NodeState.UNAVAILABLE, clearing=False)
     return _kept_for(wanted[host], node) if host in wanted else node
 
 
 def _kept_for(job: SlurmJob, node: Node) -> Node:
-    return replace(node, state=NodeState.UNAVAILABLE, job=str(job.id), announced_at=None)
+    return replace(node, state=NodeState.UNAVAILABLE, job=str(job.id), announced_at=None, clearing=False)
 
 
 def _own_jobs(
@@ -313,13 +323,13 @@ def _entered(state: SlurmState, policy: HolePolicy) -> dict[str, SlurmReservatio
     """Node -> the reservation that holds it now and that specs may ask for. A node is left out where another
     reservation holds it, too."""
     present = [r for r in state.reservations if r.start_at <= state.taken_at < r.end_at]
-    found: dict[str, SlurmReservation] = {}
+    entered: dict[str, SlurmReservation] = {}
     for reservation in present:
         if reservation.name in policy.reservations:
-            found |= dict.fromkeys(unfold(reservation.nodes), reservation)
+            entered |= dict.fromkeys(unfold(reservation.nodes), reservation)
     others = (r for r in present if r.name not in policy.reservations)
-    closed = {node for r in others for node in unfold(r.nodes)} if found else set()
-    return {node: reservation for node, reservation in found.items() if node not in closed}
+    closed = {node for r in others for node in unfold(r.nodes)} if entered else set()
+    return {node: reservation for node, reservation in entered.items() if node not in closed}
 
 
 def _as_entered(node: SlurmNode, reservation: SlurmReservation | None) -> SlurmNode:
@@ -371,7 +381,7 @@ def _state(
         flags -= _POWER_FLAGS
     if base not in _USABLE or flags - _HARMLESS_FLAGS:
         return NodeState.UNAVAILABLE
-    if holder is not None and "COMPLETING" not in holder.states:
+    if holder is not None and _COMPLETING not in holder.states:
         return NodeState.FOREGROUND
     if ours:
         return NodeState.HOLE

@@ -32,7 +32,7 @@ from oakum_solver.logs.node_lists import fold
 from oakum_worker.errors import ConfigError
 from oakum_worker.fragment import CONFIG_NAME
 from oakum_worker.fragment.config_files import read_config
-from oakum_worker.protocol import FragmentConfig
+from oakum_worker.fragment_config import FragmentConfig
 from oakum_worker.spec_options import SlurmSpec
 
 _log = logging.getLogger("oakum.slurm")

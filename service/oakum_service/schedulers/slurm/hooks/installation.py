@@ -176,12 +176,12 @@ def read_token(config_file: Path) -> str | None:
     """The token of an earlier installation in the same folder, so that a new installation needs no new token;
     None if there is none."""
     try:
-        found = re.search(
+        match = re.search(
             r'^header = "Authorization: Bearer ([^"]+)"$', config_file.read_text("utf-8"), re.MULTILINE
         )
     except OSError:
         return None
-    return found[1] if found else None
+    return match[1] if match else None
 
 
 def _curl_config(url: str, token: str, ca_file: Path | None) -> str:
@@ -210,8 +210,8 @@ def _curl_config(url: str, token: str, ca_file: Path | None) -> str:
 
 
 def _find_programs() -> dict[str, str]:
-    found = {name: shutil.which(program, path=_WHERE) for name, program in _PROGRAMS.items()}
-    if missing := [_PROGRAMS[name] for name, path in found.items() if path is None]:
+    paths = {name: shutil.which(program, path=_WHERE) for name, program in _PROGRAMS.items()}
+    if missing := [_PROGRAMS[name] for name, path in paths.items() if path is None]:
         raise ConfigurationError(f"the hooks need {', '.join(missing)}, in {_WHERE}: install curl and coreutils")
     logger = shutil.which("logger", path=_WHERE) or ""
-    return {name: str(path) for name, path in found.items()} | {"LOGGER": logger}
+    return {name: str(path) for name, path in paths.items()} | {"LOGGER": logger}

@@ -104,8 +104,8 @@ def heard_of(session: Session, jobs: Sequence[int], since: float = 0.0) -> dict[
     since then."""
     columns = (HookEventRecord.job_id, HookEventRecord.kind, HookEventRecord.heard)
     rows = select(*columns).where(HookEventRecord.received_at >= since, HookEventRecord.job_id.in_(jobs))
-    found: dict[int, dict[str, list[str]]] = {}
+    kinds_by_job: dict[int, dict[str, list[str]]] = {}
     for job, kind, heard in session.execute(rows):
-        hooks = found.setdefault(job, {}).setdefault(kind, [])
+        hooks = kinds_by_job.setdefault(job, {}).setdefault(kind, [])
         hooks += [hook for hook in sorted(heard) if hook not in hooks]
-    return found
+    return kinds_by_job

@@ -22,9 +22,9 @@ def check(settings: Settings) -> list[PreflightFinding]:
         finally:
             engine.dispose()
     except (ConfigurationError, SQLAlchemyError) as failure:
-        found = str(getattr(failure, "orig", None) or failure).splitlines()[0]
+        fault = str(getattr(failure, "orig", None) or failure).splitlines()[0]
         change = "OAKUM_DATABASE_URL=postgresql://user:password@host:5432/database, from a host that may connect"
-        return [error("database", found, change)]
+        return [error("database", fault, change)]
     return [judge(pooled)]
 
 

@@ -33,14 +33,14 @@ def check(settings: Settings, job: int | None, unknown: str = "") -> list[Prefli
                 missed = missed_jobs(session, time.time()).told
             findings = [warning(SUBJECT, missed.rpartition(": ")[0], RESTART)] if missed else []
             if job is not None:
-                return [*findings, found(job, _wait(readers, job))]
+                return [*findings, finding_of(job, _wait(readers, job))]
     except (ConfigurationError, SQLAlchemyError, OSError) as failure:
-        told = str(getattr(failure, "orig", None) or failure).splitlines()[0]
-        return [note(SUBJECT, f"whether Slurm runs them is not known: {told}")]
+        fault = str(getattr(failure, "orig", None) or failure).splitlines()[0]
+        return [note(SUBJECT, f"whether Slurm runs them is not known: {fault}")]
     return [*findings, note(SUBJECT, f"whether Slurm runs them is not known: {unknown}")] if unknown else findings
 
 
-def found(job: int, heard: Heard) -> PreflightFinding:
+def finding_of(job: int, heard: Heard) -> PreflightFinding:
     """The finding on a job that has ended and of which these hooks have told."""
     tried = judge(job, heard)
     return ok(SUBJECT, tried.told) if tried.are_run else error(SUBJECT, tried.told, tried.change)

@@ -8,6 +8,7 @@ from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.configuration import seconds
 from oakum_service.schedulers.slurm.node_names import unfold
+from oakum_service.schedulers.slurm.partition import has_one_user
 from oakum_service.schedulers.slurm.preflight.facts import SiteFacts
 from oakum_service.schedulers.slurm.preflight.finding import PreflightFinding, error, note, ok, warning
 
@@ -181,9 +182,12 @@ def _memory(facts: SiteFacts) -> PreflightFinding:
 
 def _blocked(facts: SiteFacts, settings: SlurmSettings, partition: Mapping[str, str]) -> list[PreflightFinding]:
     findings = []
-    if partition.get("ExclusiveUser", "NO") != "NO":
+    if has_one_user(partition):
         found = "YES: Slurm preempts no job for one of another user"
         findings.append(error("ExclusiveUser", found, _partition_line(settings, "ExclusiveUser=NO")))
+    for name in _of_one_user(facts, settings, partition):
+        found = f"YES in {name}: Slurm preempts no job for one of another user, so its nodes are left out"
+        findings.append(warning("ExclusiveUser", found, f"slurm.conf: PartitionName={name} ... ExclusiveUser=NO"))
     if partition.get("OverSubscribe", "NO").startswith(("FORCE", "YES")):
         found = f"{partition['OverSubscribe']}: other jobs may share the node of a fragment"
         findings.append(warning("OverSubscribe", found, _partition_line(settings, "OverSubscribe=EXCLUSIVE")))
@@ -192,6 +196,20 @@ def _blocked(facts: SiteFacts, settings: SlurmSettings, partition: Mapping[str, 
         found = f"{labels}: Slurm preempts no job for one with another label"
         findings.append(warning("MCSPlugin", found, "slurm.conf: MCSPlugin=mcs/none"))
     return findings
+
+
+def _of_one_user(facts: SiteFacts, settings: SlurmSettings, partition: Mapping[str, str]) -> list[str]:
+    """The other partitions with nodes of ours in which a node has jobs of one user only."""
+    others = {name: options for name, options in facts.partitions.items() if name != settings.partition}
+    try:
+        ours = set(unfold(_nodes(partition)))
+        return [
+            name
+            for name, options in others.items()
+            if has_one_user(options) and not ours.isdisjoint(unfold(_nodes(options)))
+        ]
+    except SchedulerError:  # which is told of PriorityTier
+        return []
 
 
 def _other_partitions(

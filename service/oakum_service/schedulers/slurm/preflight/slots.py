@@ -5,41 +5,64 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from oakum_service.config import SlurmSettings
+from oakum_service.errors import SchedulerError
+from oakum_service.schedulers.slurm.node_names import unfold
+from oakum_service.schedulers.slurm.partition import whole_nodes_by
 from oakum_service.schedulers.slurm.preflight.facts import SiteFacts
 from oakum_service.schedulers.slurm.preflight.finding import PreflightFinding, error, note, ok, warning
+from oakum_solver.logs.node_lists import fold
 
 _SUBJECT = "slots"
-_WHOLE = {"OverSubscribe": "EXCLUSIVE", "ExclusiveTopo": "YES"}
-"""Options of a partition with these values have each job get whole nodes."""
 
 
 def check(facts: SiteFacts, settings: SlurmSettings) -> list[PreflightFinding]:
     """Check what a fragment gets, a node or a GPU; nothing where the cluster has no GPUs."""
     if "gpu" not in facts.value("GresTypes").split(","):
         return []
-    partition = facts.partitions.get(settings.partition, {})
-    whole = next((f"{name}={value}" for name, value in _WHOLE.items() if partition.get(name) == value), None)
+    whole = whole_nodes_by(facts.partitions.get(settings.partition, {}))
     if settings.slots == "gpu":
         return [*_of_gpus(facts, settings.partition, whole)]
-    if whole is not None:
+    if whole:
         return [ok(_SUBJECT, f"fragments have whole nodes, as all jobs of {settings.partition} ({whole})")]
     found = "fragments have whole nodes, so GPUs that jobs leave on a node stay idle"
     return [note(_SUBJECT, found, "OAKUM_SLURM_SLOTS=gpu where foreground jobs share nodes: see docs/gpus.md")]
 
 
-def _of_gpus(facts: SiteFacts, partition: str, whole: str | None) -> Iterator[PreflightFinding]:
-    if whole is not None:
-        change = f"OAKUM_SLURM_SLOTS=node, or slurm.conf: PartitionName={partition} ... without {whole}"
-        yield error(
-            _SUBJECT, f"fragments ask for single GPUs, and a job of {partition} gets its node: {whole}", change
-        )
+def _of_gpus(facts: SiteFacts, partition: str, whole: str) -> Iterator[PreflightFinding]:
+    if whole:
+        found = f"fragments have whole nodes, not single GPUs, as all jobs of {partition} ({whole})"
+        yield note(_SUBJECT, found, f"slurm.conf: PartitionName={partition} ... without {whole}")
         return
     if not facts.value("SelectType").endswith("cons_tres"):
         found = f"SelectType is {facts.value('SelectType')}, which gives no single GPUs"
         yield error(_SUBJECT, found, "slurm.conf: SelectType=select/cons_tres, or OAKUM_SLURM_SLOTS=node")
         return
     yield ok(_SUBJECT, "a fragment has one GPU, with its share of the node's cores and memory")
+    yield from _given_whole(facts, partition)
     yield from _shared(facts)
+
+
+def _given_whole(facts: SiteFacts, partition: str) -> Iterator[PreflightFinding]:
+    """The other partitions in which each job gets whole nodes, if nodes of ours are in no further ones."""
+    by_option = {name: whole for name, options in facts.partitions.items() if (whole := whole_nodes_by(options))}
+    shared: set[str] = set()
+    for name, options in facts.partitions.items():
+        if name != partition and name not in by_option:
+            shared |= _nodes(options)
+    ours = _nodes(facts.partitions.get(partition, {}))
+    for name, whole in by_option.items():
+        nodes = (_nodes(facts.partitions[name]) & ours) - shared
+        if nodes:
+            found = f"a fragment has all of {fold(nodes)}, where jobs are of {name} ({whole})"
+            yield note(_SUBJECT, found, f"slurm.conf: PartitionName={name} ... without {whole}, for single GPUs")
+
+
+def _nodes(options: Mapping[str, str]) -> set[str]:
+    nodes = options.get("Nodes", "")
+    try:
+        return set() if nodes == "(null)" else set(unfold(nodes))
+    except SchedulerError:  # which the check of priorities tells
+        return set()
 
 
 def _shared(facts: SiteFacts) -> Iterator[PreflightFinding]:

@@ -62,9 +62,9 @@ class CliSource:
 
     def ping(self) -> None:
         """Ask by `scontrol ping`. Raises `SchedulerError` if no slurmctld answers."""
-        told = self._commands.run("scontrol", "ping").decode(errors="replace").strip()
-        if " UP" not in told:
-            raise SchedulerError(f"`scontrol ping`: {told or 'it wrote nothing'}")
+        answer = self._commands.run("scontrol", "ping").decode(errors="replace").strip()
+        if " UP" not in answer:
+            raise SchedulerError(f"`scontrol ping`: {answer or 'it wrote nothing'}")
 
     def cycle_s(self) -> float | None:
         """Seconds of the main scheduler's last cycle, from `sdiag`; None if it does not tell."""

@@ -18,7 +18,7 @@ def gpus(field: str, given: str) -> dict[str, int]:
     """Type -> number of GPUs in a GRES such as `gpu:a100:4(S:0-1),shard:8`, or in what a job asks for, such as
     `gres/gpu:a100:1`; the type is empty where none is given. MIG slices are types of their own. Raises
     `FieldError` for GPUs that cannot be counted."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for part in "" if given in _NOTHING else _BRACKETS.sub("", given).split(","):
         name = part.removeprefix("gres/").removeprefix("gres:").partition(":")[0].partition("=")[0]
         if name != "gpu":
@@ -27,5 +27,5 @@ def gpus(field: str, given: str) -> dict[str, int]:
         if match is None:
             raise FieldError(field, given, "GRES such as gpu:a100:4")
         count = int(match["count"] or 1) * _MULTIPLES[match["multiple"] or ""]
-        found[match["type"] or ""] = found.get(match["type"] or "", 0) + count
-    return found
+        counts[match["type"] or ""] = counts.get(match["type"] or "", 0) + count
+    return counts

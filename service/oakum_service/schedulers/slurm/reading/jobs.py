@@ -166,28 +166,28 @@ def salvaged_job(told: Mapping[str, Any]) -> SlurmJob | None:
 
     Raises `FieldError` unless number, name and user can be read: without them it might be one of ours.
     """
-    number_, name, user = _told(told, "job_id", int), _told(told, "name", Text), _told(told, "user_name", Text)
-    given = _told_or(told, "job_state", str | list[str], [])
+    number_, name, user = _field(told, "job_id", int), _field(told, "name", Text), _field(told, "user_name", Text)
+    given = _field_or(told, "job_state", str | list[str], [])
     try:
         states = job_states([given] if isinstance(given, str) else given)
     except FieldError:
         states = ("UNKNOWN",)
     if has_ended(states):
         return None
-    array_task_id = _told_or(told, "array_task_id", Number, None)
+    array_task_id = _field_or(told, "array_task_id", Number, None)
     return SlurmJob(
         id=number_,
         name=name or "",
         user=user or "",
-        partition=_told_or(told, "partition", Text, "") or "",
+        partition=_field_or(told, "partition", Text, "") or "",
         states=states,
-        nodes=nodes_or_none("nodes", _told_or(told, "nodes", Text, "")),
-        array_job_id=_id_or_none(_told_or(told, "array_job_id", Number, None)) or None,
+        nodes=nodes_or_none("nodes", _field_or(told, "nodes", Text, "")),
+        array_job_id=_id_or_none(_field_or(told, "array_job_id", Number, None)) or None,
         array_task_id=_id_or_none(array_task_id),
     )
 
 
-def _told(told: Mapping[str, Any], field: str, kind: Any) -> Any:
+def _field(told: Mapping[str, Any], field: str, kind: Any) -> Any:
     """A field of a job, of the given kind. Raises `FieldError`."""
     if field not in told:
         raise FieldError(field, "missing", "a value")
@@ -197,9 +197,9 @@ def _told(told: Mapping[str, Any], field: str, kind: Any) -> Any:
         raise FieldError(field, told[field], str(error)) from error
 
 
-def _told_or(told: Mapping[str, Any], field: str, kind: Any, default: Any) -> Any:
+def _field_or(told: Mapping[str, Any], field: str, kind: Any, default: Any) -> Any:
     try:
-        return _told(told, field, kind)
+        return _field(told, field, kind)
     except FieldError:
         return default
 

@@ -156,7 +156,7 @@ def read_version(body: bytes, origin: Origin) -> str:
 def refuse_errors(errors: Any, origin: Origin) -> None:
     """Raise `PayloadError` if Slurm's own list of errors is not empty."""
     if errors:
-        raise PayloadError(f"{origin} answered with errors: {told_errors(errors)}")
+        raise PayloadError(f"{origin} answered with errors: {errors_text(errors)}")
 
 
 def no_nodes(origin: Origin) -> PayloadError:
@@ -166,15 +166,15 @@ def no_nodes(origin: Origin) -> PayloadError:
     )
 
 
-def told_errors(errors: Any) -> str:
+def errors_text(errors: Any) -> str:
     """Slurm's list of errors on one line, whatever its version calls their parts."""
-    told = []
+    texts = []
     for error in errors if isinstance(errors, list) else [errors]:
         parts = (
             [error.get(key) for key in ("error", "description", "source")] if isinstance(error, dict) else [error]
         )
-        told.append(", ".join(str(part) for part in parts if part) or shown(error))
-    return "; ".join(told)
+        texts.append(", ".join(str(part) for part in parts if part) or shown(error))
+    return "; ".join(texts)
 
 
 def _read(kind: _Kind[Wire, Value], body: bytes, origin: Origin) -> ParsedAnswer[Value]:

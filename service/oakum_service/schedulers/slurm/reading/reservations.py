@@ -31,13 +31,13 @@ def to_reservation(wire: WireReservation) -> SlurmReservation:
     return SlurmReservation(
         name=wire.name,
         nodes=nodes("node_list", wire.node_list),
-        start_at=_told("start_time", wire.start_time),
-        end_at=_told("end_time", wire.end_time),
+        start_at=_moment("start_time", wire.start_time),
+        end_at=_moment("end_time", wire.end_time),
         flags=words(wire.flags),
     )
 
 
-def _told(field: str, value: Number) -> float:
+def _moment(field: str, value: Number) -> float:
     at = moment(field, value)
     if at is None:
         raise FieldError(field, "not set", "Unix seconds")

@@ -245,7 +245,7 @@ def _address(rest_url: str) -> tuple[str | None, str]:
 
 
 def _refusal(status: int, body: bytes, origin: Origin) -> SchedulerError:
-    message = f"{origin.call} answered with status {status}: {_told(body)}"
+    message = f"{origin.call} answered with status {status}: {_error_text(body)}"
     if status == httpx.codes.NOT_FOUND:
         return _NotThere(message)
     if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.INTERNAL_SERVER_ERROR):
@@ -254,11 +254,11 @@ def _refusal(status: int, body: bytes, origin: Origin) -> SchedulerError:
     return SchedulerError(message)
 
 
-def _told(body: bytes) -> str:
+def _error_text(body: bytes) -> str:
     """slurmrestd's error message, from JSON or a line of text."""
     try:
         document = msgspec.json.decode(body)
     except msgspec.DecodeError:
         document = None
     errors = document.get("errors") if isinstance(document, dict) else None
-    return payloads.told_errors(errors) if errors else body[:_SHOWN].decode(errors="replace").strip() or "nothing"
+    return payloads.errors_text(errors) if errors else body[:_SHOWN].decode(errors="replace").strip() or "nothing"

@@ -74,8 +74,8 @@ def read_jobs(output: bytes, mark: str, origin: Origin) -> ParsedAnswer[SlurmJob
     *records, after = output.decode(errors="replace").split(f"|{mark}\n")
     if after.strip():
         raise PayloadError(f"{origin} answered {after[:80]!r} after the last job")
-    told = [_fields_of_job(record, origin) for record in records]
-    return _all("job", [(fields["id"], fields) for fields in told], _job, _salvaged_job, origin)
+    fields_of_jobs = [_fields_of_job(record, origin) for record in records]
+    return _all("job", [(fields["id"], fields) for fields in fields_of_jobs], _job, _salvaged_job, origin)
 
 
 def read_nodes(output: bytes, origin: Origin) -> ParsedAnswer[SlurmNode]:
@@ -86,8 +86,8 @@ def read_nodes(output: bytes, origin: Origin) -> ParsedAnswer[SlurmNode]:
 
 def read_reservations(output: bytes, origin: Origin) -> ParsedAnswer[SlurmReservation]:
     """The reservations in `scontrol --oneliner show reservations`."""
-    told = _pairs_of(output, "ReservationName")
-    return _all("reservation", told, _reservation, lambda _: None, origin)
+    pairs = _pairs_of(output, "ReservationName")
+    return _all("reservation", pairs, _reservation, lambda _: None, origin)
 
 
 def read_cycle_s(output: bytes) -> float | None:
@@ -128,21 +128,21 @@ def _all(
 def _pairs_of(output: bytes, name: str) -> list[tuple[str, dict[str, str]]]:
     """(name, fields) of each line that begins with `name`=."""
     lines = output.decode(errors="replace").splitlines()
-    told = [_pairs(line) for line in lines if line.startswith(f"{name}=")]
-    return [(fields[name], fields) for fields in told]
+    rows = [_pairs(line) for line in lines if line.startswith(f"{name}=")]
+    return [(fields[name], fields) for fields in rows]
 
 
 def _fields_of_job(record: str, origin: Origin) -> dict[str, str]:
     """The fields of a job's record. Raises `PayloadError` unless it has all of them, and a number."""
     values = record.split("|", len(_JOB_FIELDS) - 1)
-    told = dict(zip(_JOB_FIELDS, values, strict=False))
+    fields = dict(zip(_JOB_FIELDS, values, strict=False))
     try:
         if len(values) != len(_JOB_FIELDS):
             raise FieldError("line", record, f"{len(_JOB_FIELDS)} fields: {', '.join(_JOB_FIELDS)}")
-        _whole("id", told["id"])
+        _whole("id", fields["id"])
     except FieldError as error:
-        raise PayloadError(f"{origin}, job {told['id']}: {error}") from error
-    return told
+        raise PayloadError(f"{origin}, job {fields['id']}: {error}") from error
+    return fields
 
 
 def _job(told: dict[str, str]) -> SlurmJob | None:
