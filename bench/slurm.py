@@ -3,6 +3,7 @@
     python bench/slurm.py                                       # 30 jobs on 8 nodes, each condition; as root
     python bench/slurm.py --jobs 10 --only alone --only filled --json slurm.json
     python bench/slurm.py --only submissions                    # what 500 fragments cost slurmctld to take
+    python bench/slurm.py --gpus 4 --jobs 40                    # nodes of 4 counted GPUs, which jobs share
 
 The benchmark makes a cluster and removes it again (`tools/slurm_cluster`). Sizes, lengths and arrivals of the
 foreground jobs are drawn from the seed and equal in all conditions: alone, with plain `sleep` jobs on all idle
@@ -11,6 +12,9 @@ wait longer than the same job's wait alone is caused by the fill jobs. The condi
 once when signalled, shows what preemption costs on this cluster whatever fills it.
 
 Trainers' steps sleep, because the nodes share the cores of one machine.
+
+With `--gpus` jobs share nodes: they take some GPUs of one to three nodes. Conditions are jobs that sleep on the
+other GPUs, two trainers there, and these with the service killed three times (`bench/shared_nodes`).
 """
 
 from __future__ import annotations
@@ -43,6 +47,8 @@ _ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(_ROOT / "tests" / "support"), str(_ROOT / "tools")]
 
 from running_service import small_spec, wait_for_size  # noqa: E402
+from shared_nodes import conditions  # noqa: E402
+from shared_nodes import jobs as shared_jobs  # noqa: E402
 from slurm_service import SlurmService  # noqa: E402
 from slurm_site import SlurmSite  # noqa: E402
 
@@ -282,6 +288,36 @@ def submissions_table(rows: list[Submissions]) -> Table:
     return table
 
 
+def share_nodes(
+    nodes: int,
+    gpus: int,
+    arrivals: list[shared_jobs.Arrival],
+    times_s: tuple[float, float],
+    only: list[str] | None,
+    logs: Path | None,
+    json_file: Path | None,
+) -> None:
+    """Run the conditions on nodes that jobs share, and print what came of them; `times_s`: of a step, and of a
+    last replica's checkpoint."""
+    wanted = only or list(conditions.CONDITIONS)
+    if unknown := set(wanted) - set(conditions.CONDITIONS):
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: expected {', '.join(conditions.CONDITIONS)}")
+    site = SlurmSite.make(nodes=nodes, gpus=gpus, cpus=2 * gpus, schedule_every_s=1)
+    outcomes = []
+    try:
+        setting = conditions.Setting(site, arrivals, nodes * gpus, *times_s)
+        for condition in (name for name in conditions.CONDITIONS if name in wanted):
+            with _folder(logs, condition) as folder:
+                outcomes.append(conditions.measure(setting, condition, Path(folder)))
+            for table in conditions.tables(outcomes):
+                output.console().print(table)
+            if json_file is not None:
+                figures = list(map(dataclasses.asdict, outcomes))
+                json_file.write_text(json.dumps(figures, indent=1), encoding="utf-8")
+    finally:
+        site.down()
+
+
 def main(
     jobs: Annotated[int, typer.Option(min=1, help="Foreground jobs in each condition.")] = 30,
     nodes: Annotated[int, typer.Option(min=2, max=32, help="Virtual nodes.")] = 8,
@@ -291,11 +327,19 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="Conditions, or submissions.")] = None,
     logs: Annotated[Path | None, typer.Option(help="Keep the service's and the fragments' logs here.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything here, too.")] = None,
+    gpus: Annotated[int, typer.Option(min=0, help="Counted GPUs of each node, which jobs share.")] = 0,
+    gap_s: Annotated[float, typer.Option(help="With --gpus: mean seconds between two jobs.")] = 15.0,
+    run_s: Annotated[float, typer.Option(help="With --gpus: mean seconds of a job.")] = 30.0,
+    step_s: Annotated[float, typer.Option(help="With --gpus: seconds that a step sleeps.")] = 0.5,
 ) -> None:
     """Measure what our jobs cost others on a real Slurm.
 
     Example: python bench/slurm.py --jobs 10 --only alone --only filled
     """
+    if gpus:
+        drawn = shared_jobs.draw(seed, jobs, nodes, gpus, gap_s, run_s)
+        share_nodes(nodes, gpus, drawn, (step_s, grace_s), only, logs, json_file)
+        return
     wanted = only or [*_CONDITIONS, "submissions"]
     if unknown := set(wanted) - {*_CONDITIONS, "submissions"}:
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: expected {', '.join(_CONDITIONS)}, submissions")

@@ -29,8 +29,9 @@ from oakum_client.cli import output
 from oakum_service.config import SlurmSettings
 from oakum_service.control.observe import Observation, write_snapshot
 from oakum_service.db.engine import open_engine, upgrade
+from oakum_service.schedulers.slurm.hole_policy import HolePolicy
 from oakum_service.schedulers.slurm.reading.cli_source import CliSource
-from oakum_service.schedulers.slurm.snapshot import HolePolicy, OakumInstance, own_tasks, to_snapshot
+from oakum_service.schedulers.slurm.snapshot import OakumInstance, own_tasks, to_snapshot
 from oakum_service.states import NodeState
 from slurm_answers import ClusterSize
 

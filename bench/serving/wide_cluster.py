@@ -15,7 +15,7 @@ from oakum_service.documents.silence import Silence
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import OwnJob, Scheduler, Snapshot
 from oakum_service.states import NodeState
-from oakum_worker.protocol import FragmentConfig
+from oakum_worker.fragment_config import FragmentConfig
 
 FAR = "far"
 """Type of the nodes without processes."""

@@ -25,7 +25,7 @@ from oakum_service.schedulers.port import JobStart, OwnJob, Snapshot
 from oakum_service.schedulers.slurm.overlay import Overlay
 from oakum_service.schedulers.slurm.read_pace import ReadPace
 from oakum_service.states import NodeState
-from oakum_worker.protocol import FragmentConfig
+from oakum_worker.fragment_config import FragmentConfig
 from twin.node_time import NodeTime, Use
 from twin.virtual_time import VirtualTimeLoop
 
@@ -429,7 +429,7 @@ class SimulatedSlurm:
         if job is not None and job.phase is _Phase.RUNNING:
             return Node(name, NodeState.HOLE, name)
         if job is not None:
-            return Node(name, NodeState.UNAVAILABLE, name)
+            return Node(name, NodeState.UNAVAILABLE, name, clearing=foreground is None)
         if self._is_idle[node]:
             return Node(name, NodeState.HOLE, name)
         if foreground is None:

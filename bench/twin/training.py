@@ -22,10 +22,10 @@ from oakum_service.db.engine import Sessions
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import NoLongerWanted
 from oakum_solver.replay.workload import WorkItem
+from oakum_worker.fragment_config import FragmentConfig
 from oakum_worker.protocol import (
     Directive,
     Endpoint,
-    FragmentConfig,
     FragmentReport,
     Generation,
     Held,
