@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from oakum_client.rest.client import OakumClient
+from oakum_service.config import SlurmSettings
 from oakum_service.documents.slots import node_of
+from oakum_service.schedulers.slurm.accounting_log import read_accounting
 from oakum_service.states import NodeState
 from running_service import small_spec
 from slurm_service import SlurmService, step_of, wait_for_size
@@ -38,13 +40,27 @@ def states_of(client: OakumClient) -> dict[str, NodeState]:
     return {node.name: node.state for node in client.nodes().nodes}
 
 
+def assert_idle_beside_a_job_of_one_gpu(site: SlurmSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The accounting tells the slots that a job on n001 has left idle, with n002 given as a whole."""
+    with monkeypatch.context() as patched:
+        for name, value in site.environment.items():
+            patched.setenv(name, value)
+        job = site.wait_for_sacct(site.submit_gpus(1, run_s=3.0, options=("--nodelist=n001",)))
+        assert job.start is not None
+        assert job.end is not None
+        log = read_accounting(SlurmSettings(partition="fill", slots="gpu"), job.start + 1.0, job.end - 1.0)
+    assert log.parts is not None
+    assert (log.nodes, log.parts.slots.tolist()) == (("n001:0", "n002:0"), [2, 1])
+
+
 @pytest.mark.timeout(600)
 def test_nodes_of_a_partition_in_which_jobs_get_whole_nodes_are_given_whole_beside_others_in_parts(
-    shared: SlurmSite, service: SlurmService
+    shared: SlurmSite, service: SlurmService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared.run("scontrol", "update", "PartitionName=main", "Nodes=n001")
     whole = ("PartitionName=big", "Nodes=n002", "OverSubscribe=EXCLUSIVE", "PriorityTier=100", "PreemptMode=OFF")
     shared.run("scontrol", "create", *whole)
+    assert_idle_beside_a_job_of_one_gpu(shared, monkeypatch)
     client = service.start()
     wait_until("nodes are known: {}", lambda: len(states_of(client)) == 3, now=lambda: states_of(client))
     assert sorted(states_of(client)) == ["n001:0", "n001:1", "n002"]

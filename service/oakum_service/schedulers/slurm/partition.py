@@ -27,6 +27,19 @@ def has_one_user(options: Mapping[str, str]) -> bool:
     return options.get("ExclusiveUser", "NO") != "NO"
 
 
+def ask_partitions(commands: SlurmCommands) -> dict[str, dict[str, str]]:
+    """Partition -> option -> value. Raises `SchedulerError` where Slurm does not tell."""
+    return read_partitions(ask(commands, "scontrol", "--oneliner", "--all", "show", "partition"))
+
+
+def exclusive_among(partitions: Mapping[str, Mapping[str, str]]) -> Exclusive:
+    """Those of the partitions in which jobs do not share nodes as elsewhere."""
+    return Exclusive(
+        whole=frozenset(name for name, options in partitions.items() if whole_nodes_by(options)),
+        one_user=frozenset(name for name, options in partitions.items() if has_one_user(options)),
+    )
+
+
 class PartitionWatch:
     """Looks at the partitions, at most once in a while. Not safe for threads."""
 
@@ -48,15 +61,11 @@ class PartitionWatch:
         self._looked_s = now_s
         self.closed = ""
         try:
-            answer = ask(self._commands, "scontrol", "--oneliner", "--all", "show", "partition")
+            partitions = ask_partitions(self._commands)
         except SchedulerError as error:
             _log.debug("what partitions are like is not known: %s", error)
             return
-        partitions = read_partitions(answer)
-        self.exclusive = Exclusive(
-            whole=frozenset(name for name, options in partitions.items() if whole_nodes_by(options)),
-            one_user=frozenset(name for name, options in partitions.items() if has_one_user(options)),
-        )
+        self.exclusive = exclusive_among(partitions)
         state = partitions.get(self._partition, {}).get("State", "UP")
         if state != "UP":
             self.closed = f"Slurm's partition {self._partition} is {state}"

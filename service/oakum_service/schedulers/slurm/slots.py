@@ -140,6 +140,14 @@ def share_of(node: SlurmNode, gpu_type: str, count: int = 1) -> SlotShare:
     return SlotShare(gres, count * max(1, node.cpus // num_gpus), count * (node.memory_mb // num_gpus))
 
 
+def slots_within(share: SlotShare, cpus: int | None, memory_mb: int | None) -> float:
+    """For how many slots, of which each has this share of a node, so many cores and so much memory suffice; None
+    for what is not told, of which there is enough."""
+    by_cpus = math.inf if cpus is None else cpus // share.cpus
+    by_memory = math.inf if memory_mb is None or not share.memory_mb else memory_mb // share.memory_mb
+    return max(0, min(by_cpus, by_memory))
+
+
 def slots_of(
     node: SlurmNode,
     foreign: Sequence[SlurmJob],
@@ -191,10 +199,9 @@ def _kinds(node: SlurmNode) -> list[_Kind]:
 def _spare(node: SlurmNode) -> float:
     """For how many more slots the cores and the memory suffice that no job has; infinite where they are not
     told."""
-    share = share_of(node, "")
-    by_cpus = (node.cpus - node.used_cpus) // share.cpus if node.cpus else math.inf
-    by_memory = (node.memory_mb - node.used_memory_mb) // share.memory_mb if share.memory_mb else math.inf
-    return max(0, min(by_cpus, by_memory))
+    cpus = node.cpus - node.used_cpus if node.cpus else None
+    memory_mb = node.memory_mb - node.used_memory_mb if node.memory_mb else None
+    return slots_within(share_of(node, ""), cpus, memory_mb)
 
 
 def _occupants(

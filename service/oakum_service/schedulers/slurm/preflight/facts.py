@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
-from oakum_service.schedulers.slurm.configuration import ask, read_config, read_partitions, read_rows
+from oakum_service.schedulers.slurm.configuration import ask, read_config, read_rows
+from oakum_service.schedulers.slurm.partition import ask_partitions
 
 QOS_FIELDS = (
     "Name",
@@ -54,7 +55,7 @@ def gather(commands: SlurmCommands, settings: SlurmSettings, user: str) -> SiteF
     """Ask Slurm. Raises `SchedulerError` if slurmctld does not answer; accounting may be missing. Returns the
     cluster's configuration."""
     config = read_config(ask(commands, "scontrol", "show", "config"))
-    partitions = read_partitions(ask(commands, "scontrol", "--oneliner", "--all", "show", "partition"))
+    partitions = ask_partitions(commands)
     unanswered: dict[str, str] = {}
     qos = _accounting(commands, unanswered, "qos", QOS_FIELDS)
     users = _accounting(commands, unanswered, "user", _USER_FIELDS, user)
