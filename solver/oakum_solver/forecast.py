@@ -75,6 +75,8 @@ class IdleNode:
     """Expected seconds until its hole ends, by past holes or an announced start; for `worth_starting`."""
     access: str = ""
     """Label by which trainers may have it or not, for `NodeGroup.access`."""
+    host: str | None = None
+    """Name of the machine that it is a slot of; None where it is all of a machine."""
 
 
 def worth_starting(nodes: Iterable[IdleNode], startup_s: float) -> list[IdleNode]:

@@ -50,13 +50,20 @@ def replay(log: LogOptions, trainers: TrainerOptions, planner: PlannerOptions, o
     with solver_errors_as_refusals(), ReplayProgress.display() as progress:
         from oakum_solver.replay.engine import replay as replay_log
         from oakum_solver.replay.engine import replay_both
+        from oakum_solver.replay.whole_nodes import achieved_on_whole_nodes
 
         settings = replay_settings(trainers, planner)
         own = read_own(log.since_s) if log.is_own else None
         workload = trainers.read_workload() if own is None else own.workload
         holes = log.read(progress.show_reading) if own is None else own.log
         run = replay_both if trainers.learn_curves else replay_log
+        whole_achieved = (
+            achieved_on_whole_nodes(holes, workload, settings, progress.show_replaying)
+            if trainers.whole_nodes
+            else None
+        )
         result = run(holes, workload, settings, progress.show_replaying)
+    result = replace(result, whole_achieved=whole_achieved)
     outputs.write(result, None if own is None else own_document(own, result, settings.objective))
 
 

@@ -148,6 +148,10 @@ class TrainerOptions:
         bool,
         _trainer_option("--learn-curves", help="Replay once more with curves that nobody knows before."),
     ] = False
+    whole_nodes: Annotated[
+        bool,
+        _trainer_option("--whole-nodes", help="With a log of slots: replay once more with whole nodes only."),
+    ] = False
     max_trainers: Annotated[
         int | None, _trainer_option(min=1, help="Most trainers at once, first come first served.")
     ] = None

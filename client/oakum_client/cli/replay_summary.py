@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from oakum_client.cli.output import console, table
 from oakum_client.cli.units import count, duration
 from oakum_solver.replay.export import (
+    achieved_over_whole,
     finished,
     gaps,
     learning_cost,
@@ -79,6 +80,9 @@ def _key_figures(result: ReplayResult) -> Table:
     if result.whole_idle_hours is not None:
         whole = f"{count(result.whole_idle_hours)} of these slot-hours in nodes idle as a whole"
         figures.add_row("Parts over whole nodes", ratio(parts_over_whole(result)), whole)
+    if result.whole_achieved is not None:
+        alone = "of what the same trainers achieve with whole nodes only"
+        figures.add_row("Trained over whole nodes", ratio(achieved_over_whole(result)), alone)
     machine = share(result.equivalent_nodes, result.nodes)
     figures.add_row(
         f"Equivalent {_unit(result)}s", equivalent, f"idle on average, {_percent(machine)} of the machine"

@@ -142,7 +142,8 @@ def idle_nodes(
         horizon_s = rest_s if learned or node.announced_at is not None else math.inf
         cohort = _cohort(node, started.get(node.name)) if learned else None
         owner = holding[node.name].fragment.trainer_id if node.name in holding else None
-        nodes.append(IdleNode(node.name, horizon_s, owner, node.node_type, cohort, rest_s, label(node)))
+        host = node_of(node.name) if is_part(node.name) else None
+        nodes.append(IdleNode(node.name, horizon_s, owner, node.node_type, cohort, rest_s, label(node), host))
     rank = {name: position for position, name in enumerate(preference)}
     readiness = {name: holder.readiness for name, holder in holding.items()}
     opened = {node_of(node.name) for node in snapshot.nodes if node.state is not NodeState.HOLE}

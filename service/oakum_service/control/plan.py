@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from oakum_service.config import Settings
 from oakum_service.control.curves import curves_to_plan_with
 from oakum_service.control.forecast import held_together, idle_nodes, mean_rest_s, past_holes
-from oakum_service.control.hosts import hosts_of, leaving_together, sizes_of, within_hosts
+from oakum_service.control.hosts import sizes_of
 from oakum_service.control.launch_records import left_out, suspects
 from oakum_service.control.node_access import NodeAccess
 from oakum_service.control.observe import Observation
@@ -32,6 +32,7 @@ from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import LIVE_STATES, TimeUse
 from oakum_solver import problem as solver
 from oakum_solver.forecast import HoleForecast, IdleNode, group_nodes, worth_starting
+from oakum_solver.hosts import hosts_of, leaving_together, within_hosts
 from oakum_solver.plan import Plan
 from oakum_solver.speed_trials import with_trials
 from oakum_solver.wording import counted
@@ -72,7 +73,8 @@ def pose(
     hosts: tuple[solver.Host, ...] = ()
     if any(trainer.bundle != 1 for trainer in trainers):
         offered = leaving_together(offered)
-        hosts = hosts_of(offered, observed.snapshot.nodes, [*held_together(session), *successors])
+        together = [*held_together(session), *successors]
+        hosts = hosts_of(offered, sizes_of(observed.snapshot.nodes), together)
         trainers = tuple(within_hosts(trainer, hosts, offered) for trainer in trainers)
     groups = group_nodes(offered)
     return rules.problem(

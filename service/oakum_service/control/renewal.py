@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.control.hosts import HostKey
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.durations import START_UP, Measured, expected_s
@@ -23,6 +22,7 @@ from oakum_service.documents.grant import Grant
 from oakum_service.documents.slots import bundle_name, node_of, slots_in
 from oakum_service.schedulers.port import Snapshot
 from oakum_solver.forecast import IdleNode
+from oakum_solver.hosts import HostKey
 from oakum_solver.wording import duration
 
 _STARTS = 2

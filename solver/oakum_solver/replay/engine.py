@@ -15,15 +15,18 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from oakum_solver.errors import ProblemError
 from oakum_solver.exploration import Exploration
-from oakum_solver.forecast import HoleForecast
+from oakum_solver.forecast import HoleForecast, IdleNode, group_nodes
+from oakum_solver.hosts import hosts_of, leaving_together, within_hosts
 from oakum_solver.logs.holes import HoleLog, changes, count_changes
 from oakum_solver.node_preference import NodePreference
 from oakum_solver.plan import Plan
-from oakum_solver.problem import NodeGroup, PlannedTrainer, Problem
+from oakum_solver.problem import Host, NodeGroup, PlannedTrainer, Problem
 from oakum_solver.replay.accounts import ReplayAccounts, StepRows
 from oakum_solver.replay.by_number import renamed_by_number
 from oakum_solver.replay.costs import RescaleCosts
+from oakum_solver.replay.held_bundles import HeldBundles
 from oakum_solver.replay.learning import Comparison, with_learnt_curves
 from oakum_solver.replay.rate_book import RateBook
 from oakum_solver.replay.result import LearntCurves, ReplayResult
@@ -73,7 +76,10 @@ class _Replay:
     def __init__(self, log: HoleLog, workload: Workload, settings: ReplaySettings) -> None:
         self.log, self.settings = log, settings
         costs = RescaleCosts(settings.cost, settings.stall_s, settings.startup_s)
-        self.runs = [_run(item, costs, len(log.nodes), settings.learning) for item in workload.items]
+        self.bundles = HeldBundles(log)
+        if settings.nodes_by_number and any(item.trainer.bundle != 1 for item in workload.items):
+            raise ProblemError("nodes_by_number: expected trainers whose fragments have one slot each")
+        self.runs = [_run(item, costs, self.bundles, len(log.nodes), settings.learning) for item in workload.items]
         self.comparison = Comparison()
         """With curves that are learnt: their plans beside those of the true ones."""
         self.measured_s = [math.inf] * len(self.runs)
@@ -193,7 +199,9 @@ class _Replay:
         self.preference.learn(idle, np.isin(idle, leaving), self._since_s(idle))
         owners = self.owner[leaving]
         for run in np.unique(owners[owners >= 0]).tolist():
-            self._resize(run, now_s, lost=set(leaving[owners == run].tolist()), cause=Cause.PREEMPTION)
+            lost = self.bundles.leaving_with(leaving[owners == run].tolist())
+            self.owner[sorted(lost)] = _FREE
+            self._resize(run, now_s, lost=lost, cause=Cause.PREEMPTION)
         self.forecast.learn(now_s - self._since_s(leaving))
         self.owner[leaving] = _NOT_IDLE
 
@@ -205,6 +213,7 @@ class _Replay:
             ended = self.runs[run]
             ended.advance(now_s)
             self.owner[sorted(ended.nodes)] = _FREE
+            self.bundles.end(ended.nodes)
             ended.end()
             self.live.remove(run)
 
@@ -215,13 +224,34 @@ class _Replay:
 
     def _problem(self, now_s: float, idle: NDArray[np.int64]) -> Problem:
         offered = self._worth_starting(now_s, idle)
+        trainers = tuple(self._trainer(run, now_s) for run in self.live)
+        groups = self._groups(now_s, offered)
+        hosts: tuple[Host, ...] = ()
+        if any(trainer.bundle != 1 for trainer in trainers):
+            trainers, groups, hosts = self._on_hosts(trainers, groups)
         return self.settings.problem(
-            tuple(self._trainer(run, now_s) for run in self.live),
-            self._groups(now_s, offered),
+            trainers,
+            groups,
             mean_rest_s=self._mean_rest_s(now_s, idle),
             withheld=len(idle) - len(offered),
             user_caps=self._user_caps,
+            hosts=hosts,
         )
+
+    def _on_hosts(
+        self, trainers: tuple[PlannedTrainer, ...], groups: tuple[NodeGroup, ...]
+    ) -> tuple[tuple[PlannedTrainer, ...], tuple[NodeGroup, ...], tuple[Host, ...]]:
+        """The trainers with the numbers of slots that the hosts make up, the groups with one forecast for the
+        slots of a host, and the hosts."""
+        slots = leaving_together(
+            IdleNode(
+                name, group.horizon_s, group.owner, cohort=group.cohort, host=self.bundles.host[self.index[name]]
+            )
+            for group in groups
+            for name in group.nodes
+        )
+        hosts = hosts_of(slots, self.bundles.sizes, self.bundles.together())
+        return tuple(within_hosts(trainer, hosts, slots) for trainer in trainers), group_nodes(slots), hosts
 
     def _as_learnt(self, now_s: float, known: Problem) -> Problem:
         """The problem with the curves that have been learnt by now, where they are not known."""
@@ -317,7 +347,7 @@ class _Replay:
         growing = []
         for allocation in plan.allocations:
             held = problem.held[allocation.trainer]
-            if len(held) == len(allocation.nodes):
+            if len(held) == len(allocation.nodes) and {*held} == {*allocation.nodes}:
                 continue
             run = self.number[allocation.trainer]
             before = {self.index[name] for name in held}
@@ -342,8 +372,10 @@ class _Replay:
         run = self.runs[index]
         run.advance(now_s)
         if lost:
+            self.bundles.end(lost)
             run.take(lost, cause)
         if gained:
+            self.bundles.begin(gained, run.trainer.bundle)
             run.give(gained)
         self.version[index] += 1
         self.measured_s[index] = run.measured_s()
@@ -380,8 +412,10 @@ _NO_PLAN = Plan((), 0.0, 0.0, "none", 0.0, optimal=True)
 """The plan in force while there is no trainer."""
 
 
-def _run(item: WorkItem, costs: RescaleCosts, num_nodes: int, learning: Exploration | None) -> TrainerRun:
-    trainer = costs.charged(item.trainer)
+def _run(
+    item: WorkItem, costs: RescaleCosts, bundles: HeldBundles, num_nodes: int, learning: Exploration | None
+) -> TrainerRun:
+    trainer = bundles.fitted(costs.charged(item.trainer))
     most = min(trainer.max_nodes, num_nodes)
     rates = tuple(trainer.curve.rate(trainer.fitting(n)) for n in range(most + 1))
     book = None if learning is None else RateBook(trainer.min_nodes, trainer.max_nodes, learning)

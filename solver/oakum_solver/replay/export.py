@@ -176,11 +176,24 @@ def parts_over_whole(result: ReplayResult) -> float:
     return math.nan if result.whole_idle_hours is None else share(result.idle_node_hours, result.whole_idle_hours)
 
 
+def achieved_over_whole(result: ReplayResult) -> float:
+    """A_e over that of the same trainers with whole nodes only; NaN where that is 0 or was not replayed."""
+    return math.nan if result.whole_achieved is None else share(result.achieved, result.whole_achieved)
+
+
 def _parts(result: ReplayResult) -> dict[str, float | None]:
     return {
         "idle_slot_hours": _number(result.idle_node_hours),
         "whole_node_slot_hours": _number(result.whole_idle_hours),
         "over_whole_nodes": _number(parts_over_whole(result)),
+        **({} if result.whole_achieved is None else _on_whole_nodes(result)),
+    }
+
+
+def _on_whole_nodes(result: ReplayResult) -> dict[str, float | None]:
+    return {
+        "achieved_on_whole_nodes": _number(result.whole_achieved),
+        "achieved_over_whole_nodes": _number(achieved_over_whole(result)),
     }
 
 

@@ -18,6 +18,7 @@ from oakum_solver.errors import SolverError
 from oakum_solver.replay.chart import Chart
 from oakum_solver.replay.charts import charts
 from oakum_solver.replay.export import (
+    achieved_over_whole,
     finished,
     gaps,
     learning_cost,
@@ -132,6 +133,9 @@ def _tiles(result: ReplayResult) -> Iterable[str]:
     if result.whole_idle_hours is not None:
         whole = f"{amount(result.whole_idle_hours)} slot-hours of them in nodes idle as a whole"
         yield _tile("Parts over whole nodes", ratio(parts_over_whole(result)), whole)
+    if result.whole_achieved is not None:
+        alone = "what the same trainers achieve with whole nodes only"
+        yield _tile("Trained over whole nodes", ratio(achieved_over_whole(result)), alone)
     yield _tile("Equivalent nodes", amount(result.equivalent_nodes), "N_eq, idle on average")
     yield _tile("Solve time, median", milliseconds(times["p50"]), f"99 % within {milliseconds(times['p99'])}")
     unproven = not_optimal(steps)

@@ -126,5 +126,7 @@ class ReplayResult:
     whole_idle_hours: float | None = None
     """Those of the idle node-hours, which are then slot-hours, in which all of a node was idle; None where the log
     has no parts of nodes."""
+    whole_achieved: float | None = None
+    """A_e of the same trainers where each has whole nodes only; None: not replayed."""
     notes: tuple[str, ...] = field(default=())
     """What was skipped, cut or assumed, as sentences for a person: `12 jobs larger than the machine skipped`."""

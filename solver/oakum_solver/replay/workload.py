@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oakum_solver.errors import LogError, ProblemError
-from oakum_solver.problem import Curve, PlannedTrainer
+from oakum_solver.problem import Bundle, Curve, PlannedTrainer
 
 PAPER_NODES = (1, 2, 4, 8, 16, 32, 64)
 PAPER_RATES = {
@@ -117,7 +117,7 @@ _LEAST, _MOST = 1e-15, 1e15
 _NUMBERS = f"0 or of a size between {_LEAST:g} and {_MOST:g}"
 _KEYS = {
     *("name", "min_nodes", "max_nodes", "curve", "samples", "submit_s", "grow_stall_s", "shrink_stall_s"),
-    *("weight", "priority", "user", "deadline_s", "sizes"),
+    *("weight", "priority", "user", "deadline_s", "sizes", "slots_per_fragment"),
 }
 
 
@@ -144,6 +144,7 @@ def _item(entry: object) -> WorkItem:
         priority=_count(entry, "priority", 0),
         user=_text(entry, "user"),
         deadline_in_s=_number(entry, "deadline_s", math.inf),
+        bundle=_bundle(entry),
     )
     samples = None if entry.get("samples") is None else _number(entry, "samples", 0.0)
     if samples is not None and samples <= 0:
@@ -174,6 +175,15 @@ def _sizes(sizes: object) -> tuple[int, ...]:
     if not isinstance(sizes, list) or not sizes or not all(_is_number(n) and n == int(n) for n in sizes):
         raise ValueError(f"sizes is {sizes!r}: expected a list of whole numbers of nodes, such as [1, 2, 4, 8]")
     return tuple(int(nodes) for nodes in sizes)
+
+
+def _bundle(entry: Mapping[str, Any]) -> Bundle:
+    given = entry.get("slots_per_fragment", 1)
+    if given == "node":
+        return "host"
+    if not _is_number(given) or given != int(given) or given < 1:
+        raise ValueError(f"slots_per_fragment is {given!r}: expected a whole number from 1 on, or 'node'")
+    return int(given)
 
 
 def _text(entry: Mapping[str, Any], key: str) -> str | None:

@@ -122,9 +122,20 @@ def test_how_much_more_is_idle_in_parts_of_nodes_is_told(folder: Path, streams: 
     assert run([*asked, "--json"]) == 0
     parts = json.loads(streams()[0])["parts"]
     assert parts == {"idle_slot_hours": 4.0, "whole_node_slot_hours": 2.0, "over_whole_nodes": 2.0}
-    assert run(asked) == 0
+    assert run([*asked, "--whole-nodes", "--json"]) == 0
+    document = json.loads(streams()[0])
+    achieved = document["parts"]["achieved_on_whole_nodes"]
+    assert 0 < achieved < document["achieved"]
+    assert document["parts"]["achieved_over_whole_nodes"] == pytest.approx(document["achieved"] / achieved)
+    assert run([*asked, "--whole-nodes"]) == 0
     lines = " ".join(streams()[0].split())
     assert "Parts over whole nodes 2.00 times 2 of these slot-hours in nodes idle as a whole" in lines
+    assert f"Trained over whole nodes {document['achieved'] / achieved:.2f} times of what the same" in lines
+
+
+def test_a_log_without_slots_has_no_whole_nodes_to_compare_with(folder: Path, streams: Streams) -> None:
+    assert run(["replay", "idle.csv", "--workload", "work.json", "--whole-nodes"]) == 1
+    assert "idle.csv has no slots" in streams()[1]
 
 
 def test_what_learning_curves_costs_is_told(folder: Path, streams: Streams) -> None:

@@ -9,7 +9,7 @@ from cells import each
 from oakum_service.control.decide import decide
 from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.fragment_view import FragmentView, Membership
-from oakum_service.control.hosts import hosts_of, in_bundles, leaving_together, within_hosts
+from oakum_service.control.hosts import in_bundles, sizes_of
 from oakum_service.control.ledger import ledger
 from oakum_service.control.new_trainers import add_trainer
 from oakum_service.control.usage import usage_since
@@ -22,6 +22,7 @@ from oakum_service.orders.quotas import node_hours_used
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState
 from oakum_solver.forecast import IdleNode
+from oakum_solver.hosts import hosts_of, leaving_together, within_hosts
 from oakum_solver.problem import Bundle, Curve, Host, PlannedTrainer
 from oakum_worker.protocol import Phase
 from oakum_worker.spec import TrainerSpec
@@ -35,7 +36,11 @@ def slots(node: str, *states: NodeState) -> tuple[Node, ...]:
 
 
 def idle(*nodes: Node) -> list[IdleNode]:
-    return [IdleNode(node.name, 600.0, node_type=node.node_type) for node in nodes if node.state is HOLE]
+    return [idle_node(node.name, 600.0, node_type=node.node_type) for node in nodes if node.state is HOLE]
+
+
+def idle_node(name: str, horizon_s: float, **fields: str) -> IdleNode:
+    return IdleNode(name, horizon_s, host=node_of(name) if is_part(name) else None, **fields)
 
 
 @each("names", [("n1",), ("n1:3",), ("n1:0", "n1:2"), ("n1:2", "n1:9", "n1:10")])
@@ -75,7 +80,7 @@ def test_a_trainer_is_offered_the_sizes_that_nodes_make_up(
         Node("n4", HOLE, "10.0.0.4"),
     )
     offered = idle(*present)
-    hosts = hosts_of(offered, present, [])
+    hosts = hosts_of(offered, sizes_of(present), [])
     assert [(len(host.nodes), host.size) for host in hosts] == [(4, 4), (4, 4), (2, 4)]
     asked = PlannedTrainer("a", Curve(((1, 1.0),)), max_nodes=max_nodes, bundle=bundle)
     got = within_hosts(asked, hosts, offered)
@@ -88,12 +93,12 @@ def test_a_trainer_is_offered_the_sizes_that_nodes_make_up(
 
 def test_a_host_knows_which_of_its_slots_are_held_together() -> None:
     present = slots("n1", HOLE, HOLE, HOLE, TAKEN)
-    hosts = hosts_of(idle(*present), present, [("n1:0", "n1:2"), ("n1:1", "n1:3"), ("n2:0", "n2:1")])
+    hosts = hosts_of(idle(*present), sizes_of(present), [("n1:0", "n1:2"), ("n1:1", "n1:3"), ("n2:0", "n2:1")])
     assert hosts == (Host(("n1:0", "n1:1", "n1:2"), 4, (("n1:0", "n1:2"),)),)
 
 
 def test_slots_of_one_node_are_expected_to_leave_together() -> None:
-    slots = [IdleNode("n1:0", 600.0, cohort="x"), IdleNode("n1:1", 60.0, cohort="y"), IdleNode("n2:0", 5.0)]
+    slots = [idle_node("n1:0", 600.0, cohort="x"), idle_node("n1:1", 60.0, cohort="y"), idle_node("n2:0", 5.0)]
     got = [(slot.node, slot.horizon_s, slot.cohort) for slot in leaving_together(slots)]
     assert got == [("n1:0", 60.0, "y"), ("n1:1", 60.0, "y"), ("n2:0", 5.0, None)]
 

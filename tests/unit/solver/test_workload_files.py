@@ -47,12 +47,12 @@ def test_the_documented_keys_are_read(tmp_path: Path) -> None:
     entry = {
         "name": "resnet", "min_nodes": 2, "max_nodes": 64, "curve": CURVE, "samples": 1.3e8, "submit_s": 60,
         "grow_stall_s": 17.5, "shrink_stall_s": 11, "weight": 2, "priority": -1, "user": "ada", "deadline_s": 3600,
-        "sizes": [1, 2, 8, 64],
+        "sizes": [1, 2, 8, 64], "slots_per_fragment": 4,
     }  # fmt: skip
     curve = Curve(((1, 5219.0), (8, 39584.0), (64, 262723.0)))
     trainer = PlannedTrainer(
         "resnet", curve, 2, 64, (1, 2, 8, 64), 2.0, 17.5, 11.0, startup_s=0.0, priority=-1, user="ada",
-        deadline_in_s=3600.0,
+        deadline_in_s=3600.0, bundle=4,
     )  # fmt: skip
     assert read(tmp_path, entry) == Workload((WorkItem(trainer, 60.0, 1.3e8),))
 
