@@ -35,8 +35,8 @@ class LogOptions:
     log: Annotated[
         Path,
         typer.Argument(
-            help="Idle log (.csv: node,start_s,end_s) or jobs (.swf), also .gz; the word `slurm`: from sacct; or "
-            "`own`: what the running service has seen.",
+            help="Idle log (.csv: node,start_s,end_s) or jobs (.swf, or the logs of Philly and Acme), also .gz; "
+            "the word `slurm`: from sacct; or `own`: what the running service has seen.",
             show_default=False,
         ),
     ]

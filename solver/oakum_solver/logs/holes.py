@@ -47,6 +47,10 @@ class HoleLog:
         """Lengths of all holes together, in node-seconds."""
         return float((self.end_s - self.start_s).sum())
 
+    def noted(self, *notes: str) -> HoleLog:
+        """The log with these notes before its own."""
+        return replace(self, notes=(*notes, *self.notes))
+
     def between(self, start_s: float, end_s: float) -> HoleLog:
         """The part of the log from `start_s` to `end_s`, or to its end; t = 0 is moved to `start_s`.
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from oakum_solver.logs.holes import HoleLog
 from oakum_solver.logs.jobs import StartedJob
+from oakum_solver.logs.parts import Parts
 
 Placement = Literal["first", "fifo"]
 """Which free nodes a job takes: the lowest-numbered ("first") or those that have been free the longest
@@ -24,8 +25,22 @@ class MachineOccupancy:
     """The busy and the free nodes of a machine, and the holes that have ended so far. Times are seconds since the
     log's start."""
 
-    def __init__(self, num_nodes: int, placement: Placement, turnover_s: float, num_starts: int) -> None:
-        self.free = _LowestFirst(num_nodes) if placement == "first" else _LongestFirst(num_nodes)
+    def __init__(
+        self,
+        num_nodes: int,
+        placement: Placement,
+        turnover_s: float,
+        num_starts: int,
+        slots_per_node: int = 1,
+    ) -> None:
+        """With several `slots_per_node` what is called a node here is a slot, and jobs are packed on their hosts;
+        `placement` is not used then."""
+        self.free: _LowestFirst | _LongestFirst | _Packed
+        if slots_per_node > 1:
+            self.free = _Packed(num_nodes, slots_per_node)
+        else:
+            self.free = _LowestFirst(num_nodes) if placement == "first" else _LongestFirst(num_nodes)
+        self._slots_per_node = slots_per_node
         self._turnover_s = turnover_s
         self._usable_from_s = np.zeros(num_nodes)
         self._num_holes = 0
@@ -51,14 +66,15 @@ class MachineOccupancy:
         num_nodes = len(self._usable_from_s)
         self._close_holes(np.arange(num_nodes), duration_s)
         by_start = np.argsort(self._start_s[: self._num_holes], kind="stable")
-        digits = len(str(num_nodes - 1))
+        names, parts = _named(num_nodes, self._slots_per_node)
         return HoleLog(
             name=name,
-            nodes=tuple(f"n{node:0{digits}d}" for node in range(num_nodes)),
+            nodes=names,
             node=self._node[by_start],
             start_s=self._start_s[by_start],
             end_s=self._end_s[by_start],
             duration_s=duration_s,
+            parts=parts,
         )
 
     def _close_holes(self, nodes: NDArray[np.intp], end_s: float) -> None:
@@ -68,6 +84,17 @@ class MachineOccupancy:
         self._start_s[rows] = self._usable_from_s[nodes]
         self._end_s[rows] = end_s
         self._num_holes += len(nodes)
+
+
+def _named(num_slots: int, slots_per_node: int) -> tuple[tuple[str, ...], Parts | None]:
+    """Names of nodes, or of slots and how they stand together."""
+    digits = len(str(num_slots // slots_per_node - 1))
+    nodes = tuple(f"n{node:0{digits}d}" for node in range(num_slots // slots_per_node))
+    if slots_per_node == 1:
+        return nodes, None
+    host, slot = np.divmod(np.arange(num_slots, dtype=np.int32), slots_per_node)
+    sizes = np.full(len(nodes), slots_per_node, dtype=np.int32)
+    return tuple(f"{node}:{k}" for node in nodes for k in range(slots_per_node)), Parts(host, nodes, sizes, slot)
 
 
 def place_jobs(
@@ -151,3 +178,39 @@ class _LongestFirst:
 
     def _places(self, first: int, count: int) -> NDArray[np.intp]:
         return np.arange(first, first + count) % len(self._ring)
+
+
+class _Packed:
+    """Free slots of nodes, of which a job takes wholly free nodes first, then of the fullest node that has room
+    for the rest; what has no room on one node is scattered over the emptiest ones. Ties go to the lowest
+    number."""
+
+    def __init__(self, num_slots: int, slots_per_node: int) -> None:
+        self.count = num_slots
+        self._size = slots_per_node
+        self._is_free = np.ones(num_slots, dtype=np.bool_)
+        self._num_free = np.full(num_slots // slots_per_node, slots_per_node)
+
+    def take(self, count: int) -> NDArray[np.intp]:
+        whole = np.flatnonzero(self._num_free == self._size)[: count // self._size]
+        taken = [self._take_of(int(node), self._size) for node in whole]
+        rest = count - len(whole) * self._size
+        while rest:
+            room = np.flatnonzero(self._num_free >= rest)
+            node = room[np.argmin(self._num_free[room])] if len(room) else np.argmax(self._num_free)
+            taken.append(self._take_of(int(node), min(rest, int(self._num_free[node]))))
+            rest -= len(taken[-1])
+        return np.concatenate(taken)
+
+    def put(self, slots: NDArray[np.intp]) -> None:
+        self._is_free[slots] = True
+        np.add.at(self._num_free, slots // self._size, 1)
+        self.count += len(slots)
+
+    def _take_of(self, node: int, count: int) -> NDArray[np.intp]:
+        first = node * self._size
+        slots = first + np.flatnonzero(self._is_free[first : first + self._size])[:count]
+        self._is_free[slots] = False
+        self._num_free[node] -= count
+        self.count -= count
+        return slots

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from oakum_solver.errors import LogError
 from oakum_solver.logs.holes import HoleLog
 
 SHORTEST_STRETCH_S = 2 * 3600.0
@@ -49,3 +50,20 @@ def cut_out(log: HoleLog, stretches: Sequence[tuple[float, float]]) -> HoleLog:
         duration_s=offsets_s[-1],
         cut_s=log.cut_s + log.duration_s - offsets_s[-1],
     )
+
+
+def without_maintenance(log: HoleLog, stretches: Sequence[tuple[float, float]]) -> tuple[HoleLog, list[str]]:
+    """The log without these stretches, as `cut_out` makes it, and notes on them. Raises `LogError` where nothing
+    else is left."""
+    if not stretches:
+        return log, []
+    rule = f"{SHORTEST_STRETCH_S / 3600.0:g} h and more with under {BUSY_SHARE:.0%} of the nodes busy"
+    cut_s = sum(end - begin for begin, end in stretches)
+    if cut_s >= log.duration_s:
+        raise LogError(
+            f"{log.name}: all of it is a stretch of {rule}, and would be cut out as maintenance: expected jobs "
+            f"that fill more of {len(log.nodes)} nodes; keep the maintenance, or give the right number of nodes"
+        )
+    share = cut_s / log.duration_s
+    cuts = f"{len(stretches)}, {cut_s / 3600.0:.1f} h or {share:.1%} of the time in all"
+    return cut_out(log, stretches), [f"stretches of maintenance cut out ({rule}): {cuts}"]

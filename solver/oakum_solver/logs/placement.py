@@ -22,7 +22,7 @@ from oakum_solver.logs.easy import easy_schedule
 from oakum_solver.logs.holes import HoleLog
 from oakum_solver.logs.jobs import StartedJob, SubmittedJob
 from oakum_solver.logs.machine import MachineOccupancy, Placement, Progress, place_jobs
-from oakum_solver.logs.maintenance import BUSY_SHARE, SHORTEST_STRETCH_S, cut_out, maintenance_stretches
+from oakum_solver.logs.maintenance import maintenance_stretches, without_maintenance
 from oakum_solver.logs.swf import Job, SwfLog, SwfStatus, read_swf
 
 Maintenance = Literal["cut", "keep"]
@@ -45,11 +45,13 @@ def holes_of_jobs(
     num_nodes: int,
     *,
     placement: Placement = "first",
+    slots_per_node: int = 1,
     turnover_s: float = 0.0,
     maintenance: Maintenance = "cut",
     progress: Progress | None = None,
 ) -> HoleLog:
     """The holes that these jobs leave on a machine of `num_nodes` nodes, from the first start to the last end.
+    With several `slots_per_node` jobs' sizes count slots, the holes are those of slots, and jobs are packed.
 
     At one time, jobs end before others start. If too few nodes are free at a job's recorded start, which happens
     because logs round times, the job starts as soon as enough are free and keeps its run time; other jobs keep
@@ -62,14 +64,18 @@ def holes_of_jobs(
 
     Raises `LogError` where no job or no time is left, and `ProblemError` for an impossible machine or job.
     """
-    _check_machine(num_nodes, turnover_s)
-    fitting, notes = _fitting(jobs, num_nodes)
+    if slots_per_node < 1:
+        raise ProblemError(f"{slots_per_node} slots of a node: expected at least 1")
+    num_slots = num_nodes * slots_per_node
+    _check_machine(num_slots, turnover_s)
+    fitting, notes = _fitting(jobs, num_slots)
     if not fitting:
         raise LogError(f"{name}: no job in it that ran on a machine of {num_nodes} nodes")
-    machine = MachineOccupancy(num_nodes, placement, turnover_s, sum(job.nodes for job in fitting))
+    num_starts = sum(job.nodes for job in fitting)
+    machine = MachineOccupancy(num_slots, placement, turnover_s, num_starts, slots_per_node)
     start_s, end_s, delay_s = place_jobs(fitting, machine, progress)
     notes += [
-        f"each job placed on the {'lowest-numbered' if placement == 'first' else 'longest-idle'} free nodes",
+        _placed(placement, slots_per_node),
         *_delayed(delay_s, num_nodes),
         "the gap between two jobs on a node counts as idle"
         if turnover_s == 0.0
@@ -78,9 +84,17 @@ def holes_of_jobs(
     log = machine.hole_log(name, duration_s=float(end_s.max()))
     if maintenance == "cut":
         nodes = np.array([job.nodes for job in fitting])
-        log, cuts = _without_maintenance(log, maintenance_stretches(start_s, end_s, nodes, num_nodes))
+        log, cuts = without_maintenance(log, maintenance_stretches(start_s, end_s, nodes, num_slots))
         notes += cuts
     return replace(log, notes=tuple(notes))
+
+
+def _placed(placement: Placement, slots_per_node: int) -> str:
+    if slots_per_node > 1:
+        return (
+            f"each job packed on nodes of {slots_per_node} slots: wholly free ones, and the fullest for the rest"
+        )
+    return f"each job placed on the {'lowest-numbered' if placement == 'first' else 'longest-idle'} free nodes"
 
 
 def read_swf_holes(
@@ -134,21 +148,6 @@ def read_swf_holes(
         progress=_part(progress, 0.5, 0.5) if easy else progress,
     )
     return replace(log, notes=tuple(sorted((*notes, *log.notes), key=lambda note: not note.startswith(_DOUBT))))
-
-
-def _without_maintenance(log: HoleLog, stretches: Sequence[tuple[float, float]]) -> tuple[HoleLog, list[str]]:
-    if not stretches:
-        return log, []
-    rule = f"{SHORTEST_STRETCH_S / 3600.0:g} h and more with under {BUSY_SHARE:.0%} of the nodes busy"
-    cut_s = sum(end - begin for begin, end in stretches)
-    if cut_s >= log.duration_s:
-        raise LogError(
-            f"{log.name}: all of it is a stretch of {rule}, and would be cut out as maintenance: expected jobs "
-            f"that fill more of {len(log.nodes)} nodes; keep the maintenance, or give the right number of nodes"
-        )
-    share = cut_s / log.duration_s
-    cuts = f"{len(stretches)}, {cut_s / 3600.0:.1f} h or {share:.1%} of the time in all"
-    return cut_out(log, stretches), [f"stretches of maintenance cut out ({rule}): {cuts}"]
 
 
 def _delayed(delay_s: NDArray[np.float64], num_nodes: int) -> list[str]:
