@@ -13,10 +13,12 @@ from oakum_client.rest.client import OakumClient
 from oakum_service.api.schemas.intervals import IdleTimeView, Interval
 from oakum_service.api.schemas.series import SeriesPoint
 from oakum_service.api.schemas.trainers import TrainerView
+from oakum_service.documents.slots import is_part, node_of
 from oakum_service.states import LIVE_STATES
 from oakum_solver.curves import Sample, fit_curve
 from oakum_solver.errors import LogError
 from oakum_solver.logs.holes import HoleLog
+from oakum_solver.logs.parts import Parts
 from oakum_solver.objectives import Objective
 from oakum_solver.problem import Curve, PlannedTrainer
 from oakum_solver.replay.accounts import sample_worth
@@ -119,6 +121,24 @@ def _log(
         end_s=np.array([end_s for _, end_s, _ in spans]),
         duration_s=now - began_at,
         notes=tuple(notes),
+        parts=_parts(nodes),
+    )
+
+
+def _parts(slots: Sequence[str]) -> Parts | None:
+    """How the slots stand together; None where all are nodes. A node has as many as have ever had a number."""
+    if not any(is_part(slot) for slot in slots):
+        return None
+    numbers = [int(slot.partition(":")[2]) if is_part(slot) else 0 for slot in slots]
+    sizes: dict[str, int] = {}
+    for slot, number in zip(slots, numbers, strict=True):
+        sizes[node_of(slot)] = max(sizes.get(node_of(slot), 0), number + 1)
+    hosts = {node: position for position, node in enumerate(sizes)}
+    return Parts(
+        host=np.array([hosts[node_of(slot)] for slot in slots], dtype=np.int32),
+        names=tuple(hosts),
+        slots=np.array(list(sizes.values()), dtype=np.int32),
+        slot=np.array(numbers, dtype=np.int32),
     )
 
 
@@ -152,4 +172,5 @@ def _planned(view: TrainerView, label: str) -> PlannedTrainer:
         weight=spec.weight,
         priority=spec.priority,
         user=view.user,
+        bundle="host" if spec.slots_per_fragment == "node" else spec.slots_per_fragment,
     )

@@ -85,6 +85,19 @@ def test_the_service_s_own_share_of_its_replay_is_told(history: Service, output:
     )
 
 
+def test_slots_of_one_node_are_together_for_fragments_that_have_several(history: Service, output: Output) -> None:
+    """The holes of one node's slots overlap for half an hour."""
+    documents = history.documents
+    documents["GET", "/v1/holes"]["holes"] = [hole("n1:0", 2, 1), hole("n1:1", 1.5, None)]
+    documents["GET", "/v1/nodes"]["nodes"][0]["name"] = "n1:0"
+    [view] = documents["GET", "/v1/trainers"]["trainers"]
+    view["spec"] |= {"slots_per_fragment": 2}
+    assert run(["replay", "own", "--since", "2h", "--json"]) == 0
+    told = json.loads(output())
+    assert told["parts"]["whole_node_slot_hours"] == pytest.approx(1.0)
+    assert told["used_node_hours"] == pytest.approx(1.0)
+
+
 def test_a_person_is_told_both_by_cause(history: Service, output: Output) -> None:
     assert run(["replay", "own", "--since", "2h"]) == 0
     told = " ".join(output().split())
