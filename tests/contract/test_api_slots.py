@@ -8,7 +8,10 @@ import pytest
 
 from api_under_test import SPEC, ApiUnderTest, FakeScheduler
 from cells import each
-from oakum_service.control.observe import write_snapshot
+from oakum_service.control.observe import newest_observation, write_snapshot
+from oakum_service.control.planner import Planner
+from oakum_service.db.lease import LeaseHolder
+from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment, FragmentState
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
@@ -121,3 +124,29 @@ def test_a_fragment_of_several_slots_is_shown_on_each(looked: ApiUnderTest) -> N
     rows = looked.user.get("/v1/timeline/rows", params=window).json()
     assert sorted(rows["nodes"][place] for place in rows["fragments"]["node"]) == ["n1:1", "n1:3"]
     assert looked.user.get("/v1/quotas/ulla").json()["used"]["nodes"] == 2
+
+
+def test_where_jobs_took_whole_nodes_a_trainer_is_planned_in_whole_nodes_and_told_why(
+    looked: ApiUnderTest,
+) -> None:
+    why = "Each fragment takes all 4 slots of a node: of 40 foreground jobs here 38 took whole nodes."
+    with looked.sessions.begin() as session:
+        for number in range(39):  # and the job that has a slot of n2 now
+            taken = range(4 if number < 38 else 1)
+            past = {"job": f"past {number}", "state": TAKEN, "start_at": 1e9 + number, "end_at": 1e9 + 60.0}
+            session.add_all([NodeInterval(node=f"n1:{slot}", **past) for slot in taken])
+    spec = {"max_nodes": 8, "slots_per_fragment": "auto"}
+    answer = foreseen(looked, **spec)
+    assert (sorted(answer["nodes"]), answer["slots_reason"]) == ([f"n1:{slot}" for slot in range(4)], why)
+    name = looked.submit(**FAST, **spec)["name"]
+    lease = LeaseHolder(looked.sessions, alone=True)
+    assert lease.acquire()
+    with looked.sessions.begin() as session:
+        observed = newest_observation(session)
+    assert observed is not None
+    Planner(looked.settings, looked.context.readers, lease).plan(observed)
+    shown = looked.user.get(f"/v1/trainers/{name}").json()
+    assert (shown["slots_per_fragment"], shown["slots_reason"]) == ("node", why)
+    assert sorted(shown["granted"]) == [f"n1:{slot}" for slot in range(4)]
+    assert looked.user.get(f"/v1/trainers/{name}/explain").json()["slots_reason"] == why
+    assert foreseen(looked, **spec | {"slots_per_fragment": 1}, name="other")["slots_reason"] == ""

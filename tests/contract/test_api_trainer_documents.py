@@ -66,6 +66,8 @@ def test_a_submitted_trainer_is_shown_as_it_waits(api: ApiUnderTest) -> None:
         "condition": "",
         "joining": [],
         "leaving": [],
+        "slots_per_fragment": 1,
+        "slots_reason": "",
     }
     assert submitted == expected
     assert api.viewer.get("/v1/trainers/digits").json() == submitted
@@ -154,6 +156,8 @@ def test_a_running_trainer(scene: Scene) -> None:
         "condition": "",
         "joining": [],
         "leaving": [],
+        "slots_per_fragment": 1,
+        "slots_reason": "",
     }
     assert scene.get("/v1/trainers/digits") == expected
     assert scene.get("/v1/trainers") == {
@@ -274,6 +278,7 @@ def test_the_explanation_of_a_size(scene: Scene) -> None:
         "condition": "",
         "plan": 1,
         "look_ahead_reason": "",
+        "slots_reason": "",
     }
 
 
@@ -290,6 +295,7 @@ def test_the_explanation_where_no_plan_has_one(api: ApiUnderTest) -> None:
         "condition": "",
         "plan": None,
         "look_ahead_reason": "",
+        "slots_reason": "",
     }
     api.change_row(trainer, state=TrainerState.FAILED, message="out of memory")
     reason = api.viewer.get("/v1/trainers/digits/explain").json()["reason"]

@@ -150,9 +150,10 @@ class TrainerSpec(Strict):
     """Trainers of a higher priority choose their nodes first. Only administrators may give a priority above 0."""
     deadline: Moment | None = None
     """When the trainer should have ended, for services that plan by deadlines (`OAKUM_OBJECTIVE=deadline`)."""
-    slots_per_fragment: Annotated[int, Field(ge=1, le=64)] | Literal["node"] = 1
+    slots_per_fragment: Annotated[int, Field(ge=1, le=64)] | Literal["node", "auto"] = "auto"
     """Where nodes are given in parts: how many slots of one node a fragment has, with a rank for each; `node` for
-    all of a node. Numbers of nodes count slots. A fragment's slots are given back together."""
+    all of a node, `auto` for one or several by what foreground jobs take and whether the model is divided. Numbers
+    of nodes count slots. A fragment's slots are given back together."""
     ranks_per_node: Annotated[int, Field(ge=1, le=64)] = 1
     """Rank processes on each node: one per GPU, or one on a CPU node."""
     threads_per_rank: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -337,7 +338,7 @@ class TrainerSpec(Strict):
     def _fragments_have_whole_numbers_of_slots(self) -> Self:
         slots = self.slots_per_fragment
         numbers = self.allowed_sizes or range(self.min_nodes, self.max_nodes + 1)
-        if slots != "node" and numbers and not any(number % slots == 0 for number in numbers):
+        if isinstance(slots, int) and numbers and not any(number % slots == 0 for number in numbers):
             among = " among sizes" if self.listed_sizes else ""
             raise ValueError(
                 f"slots_per_fragment {slots}: no number from min_nodes {self.min_nodes} to max_nodes "

@@ -35,6 +35,8 @@ def _plan_lines(view: DryRunView, total_samples: int | None) -> list[str]:
         lines = [f"{view.name} would have to wait: {view.reason}"]
     else:
         lines = [f"{view.name} would get {size} ({', '.join(view.nodes)}): {view.reason}"]
+    if view.slots_reason:
+        lines.append(f"  {view.slots_reason}")
     if view.held:
         lines.append("  The cluster is held: nothing starts before `oakum resume`.")
     if view.start_in_s is not None:

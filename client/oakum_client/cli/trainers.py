@@ -126,6 +126,7 @@ def _facts(view: TrainerView) -> list[tuple[str, str]]:
         ("Script" if spec.script else "Entrypoint", spec.code),
         ("Submitted", f"{clock(view.submitted_at)} ({age(view.submitted_at)} ago){_by(view)}"),
         ("Bounds", f"{bounds_of(spec)}, weight {spec.weight:g}"),
+        ("Slots", view.slots_reason),
         ("Priority", str(spec.priority or "")),
         ("Deadline", _deadline(view)),
         ("Exact", "" if spec.exact else "no, by `exact: false`: its results may depend on its nodes"),
@@ -180,6 +181,8 @@ def explain(trainer: TrainerRef, as_json: JsonFlag = False) -> None:
     console().print(f"{explanation.trainer} is {explanation.status}{plan}.\n{explanation.reason}")
     if explanation.condition:
         console().print(explanation.condition, style="yellow")
+    if explanation.slots_reason:
+        console().print(explanation.slots_reason)
     if explanation.look_ahead_reason:
         console().print(explanation.look_ahead_reason, style="dim")
 

@@ -102,7 +102,7 @@ def check_slurm(spec: TrainerSpec, context: Context) -> None:
 def _check_slots(spec: TrainerSpec, context: Context) -> None:
     """Raise `Conflict` if the spec does not fit the slots in which nodes are given, where nodes are known."""
     has_curve = bool(spec.curve or spec.curves_by_type)
-    if not has_curve and spec.slots_per_fragment in (1, "node"):
+    if not has_curve and spec.slots_per_fragment in (1, "node", "auto"):
         return
     with context.readers.begin() as session:
         observed = newest_observation(session)

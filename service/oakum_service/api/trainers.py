@@ -192,7 +192,7 @@ def dry_run_trainer(context: InContext, user: User, request: DryRunRequest) -> R
             problem, observed, candidate = dry_run.pose_with_candidate(session, context.settings, spec, user.name)
             held = hold.held(session) is not None
         try:
-            prospect = dry_run.solve_for_candidate(problem, observed, candidate, spec, request.total_samples)
+            prospect = dry_run.solve_for_candidate(problem, observed, candidate, request.total_samples)
         except ProblemError as error:
             raise Conflict(f"no plan can be made with this trainer: {error}") from error
     return JSONResponse(dry_run_view(spec.name, prospect, held=held).model_dump(mode="json"))

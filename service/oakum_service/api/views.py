@@ -258,6 +258,8 @@ def _view(trainer: Trainer, lookups: _Lookups) -> TrainerView:
         condition=stands.condition,
         joining=[*stands.joining],
         leaving=[*stands.leaving],
+        slots_per_fragment=trainer.slots_per_fragment,
+        slots_reason=trainer.slots_reason,
     )
 
 
@@ -361,6 +363,7 @@ def dry_run_view(name: str, prospect: Prospect, *, held: bool) -> DryRunView:
         changed=[
             ChangedTrainer(name=other, nodes_now=now, nodes_then=then) for other, now, then in prospect.changed
         ],
+        slots_reason=prospect.slots_reason,
         held=held,
     )
 
@@ -381,6 +384,7 @@ def explanation(session: Session, trainer: Trainer, view: TrainerView) -> Explan
         condition=view.condition,
         plan=plan.id if plan is not None and planned else None,
         look_ahead_reason=plan.look_ahead_reason if plan is not None and planned else "",
+        slots_reason=view.slots_reason if view.status in PLANNED else "",
     )
 
 

@@ -13,6 +13,7 @@ from oakum_service.config import Settings
 from oakum_service.control.new_trainers import new_trainer
 from oakum_service.control.observe import Observation, newest_observation
 from oakum_service.control.plan import pose
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Conflict
 from oakum_solver import problem as solver
 from oakum_solver.plan import Allocation, Plan
@@ -36,6 +37,8 @@ class Prospect:
     samples_per_s: float | None
     finish_in_s: float | None
     hole_ends_in_s: float | None
+    slots_reason: str
+    """Why each of its fragments would take so many slots; empty if its spec says that."""
 
     @property
     def given(self) -> Allocation:
@@ -53,8 +56,8 @@ class Prospect:
 
 def pose_with_candidate(
     session: Session, settings: Settings, spec: TrainerSpec, user: str
-) -> tuple[solver.Problem, Observation, str]:
-    """The present allocation problem with the candidate added, what it was made from, and the candidate's id.
+) -> tuple[solver.Problem, Observation, Trainer]:
+    """The present allocation problem with the candidate added, what it was made from, and the candidate.
     Raises `Conflict` before the first snapshot."""
     observed = newest_observation(session)
     if observed is None:
@@ -63,18 +66,18 @@ def pose_with_candidate(
     candidate = new_trainer(spec, user, now)
     problem = pose(session, observed, settings, now, [candidate])
     limit_s = min(problem.time_limit_s, _LONGEST_SOLVE_S)
-    return dataclasses.replace(problem, time_limit_s=limit_s), observed, candidate.id
+    return dataclasses.replace(problem, time_limit_s=limit_s), observed, candidate
 
 
 def solve_for_candidate(
-    problem: solver.Problem, observed: Observation, candidate: str, spec: TrainerSpec, total_samples: int | None
+    problem: solver.Problem, observed: Observation, candidate: Trainer, total_samples: int | None
 ) -> Prospect:
     """Make the plan, and say what it means for the candidate, the problem's last trainer. Raises `ProblemError`
     if an administrator's objective has no value for it. Returns what the candidate would get."""
     plan = solve(problem)
-    nodes = _allocation_of(plan, candidate).nodes
-    startup_s = next(trainer.startup_s for trainer in problem.trainers if trainer.id == candidate)
-    rate = _rate(spec, nodes, observed)
+    nodes = _allocation_of(plan, candidate.id).nodes
+    startup_s = next(trainer.startup_s for trainer in problem.trainers if trainer.id == candidate.id)
+    rate = _rate(candidate.spec, nodes, observed)
     start_s = startup_s if nodes else None
     finish_s = None
     if total_samples is not None and rate is not None and start_s is not None:
@@ -84,12 +87,13 @@ def solve_for_candidate(
     return Prospect(
         plan=plan,
         problem=problem,
-        candidate=candidate,
+        candidate=candidate.id,
         nodes=nodes,
         start_in_s=start_s,
         samples_per_s=rate,
         finish_in_s=finish_s,
         hole_ends_in_s=max(0.0, min(wanted_at) - clock.now()) if wanted_at else None,
+        slots_reason=candidate.slots_reason,
     )
 
 

@@ -254,5 +254,5 @@ def _bundles(
     """(trainer's id, nodes) for each fragment that can be launched on the nodes that are `free` for each
     trainer."""
     for trainer_id, nodes in free.items():
-        slots = session.get_one(Trainer, trainer_id).spec.slots_per_fragment
+        slots = session.get_one(Trainer, trainer_id).slots_per_fragment
         yield from ((trainer_id, bundle) for bundle in in_bundles(nodes, snapshot.nodes, slots))

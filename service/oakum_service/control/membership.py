@@ -247,7 +247,7 @@ def _publish(
 
 def _num_slots(session: Session, trainer: Trainer, fragments: Collection[str]) -> int:
     """How many slots these fragments of the trainer have together, whether they still run or have ended."""
-    if trainer.spec.slots_per_fragment == 1 or not fragments:
+    if trainer.slots_per_fragment == 1 or not fragments:
         return len(fragments)
     return session.scalar(select(func.sum(Fragment.num_slots)).where(Fragment.id.in_(fragments))) or 0
 

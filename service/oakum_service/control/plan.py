@@ -11,6 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from oakum_service.config import Settings
+from oakum_service.control import fragment_slots
 from oakum_service.control.curves import curves_to_plan_with
 from oakum_service.control.forecast import held_together, idle_nodes, mean_rest_s, past_holes
 from oakum_service.control.hosts import sizes_of
@@ -59,6 +60,7 @@ def pose(
         select(Trainer).where(Trainer.state.in_(LIVE_STATES)).order_by(Trainer.submitted_at, Trainer.id)
     )
     wanting = [row for row in rows.scalars() if row.pause is None]
+    fragment_slots.suppose(session, observed.snapshot, candidates, settings)
     live = [*wanting, *candidates]
     access = NodeAccess.among(observed.snapshot.nodes, [row.spec for row in live])
     forecast = past_holes(session).forecast()
@@ -134,7 +136,7 @@ def _renewed(
         allowed = labels[trainer]
         return allowed is None or node.access in allowed
 
-    whole = {row.id for row in live if row.spec.slots_per_fragment == "node"}
+    whole = {row.id for row in live if row.slots_per_fragment == "node"}
     return with_successors(nodes, ending, granted, Successors(may_have, sizes_of(snapshot.nodes), whole))
 
 
@@ -197,7 +199,7 @@ def _trainer(
         remaining_samples=_remaining_samples(row, spec, best_rate * max(deadline_in_s, look_ahead_s)),
         deadline_in_s=deadline_in_s,
         waited_s=0.0 if row.waiting_since is None else max(0.0, now - row.waiting_since),
-        bundle="host" if spec.slots_per_fragment == "node" else spec.slots_per_fragment,
+        bundle="host" if row.slots_per_fragment == "node" else row.slots_per_fragment,
     )
 
 

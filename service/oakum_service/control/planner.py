@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oakum_service import clock, instruments
 from oakum_service.config import Settings
+from oakum_service.control import fragment_slots
 from oakum_service.control.observe import Observation
 from oakum_service.control.plan import pose, write_plan
 from oakum_service.db import event_log
@@ -35,9 +36,14 @@ class Planner:
         earlier plan stays in force: running trainers keep their nodes, others get none. An event says so, once,
         until a plan can be made again.
         """
+        with self._readers.begin() as session:
+            settings = current(session, self._settings)
+            due = fragment_slots.due(session, observed.snapshot, settings)
+        if due:
+            with self._lease.writing() as session:
+                fragment_slots.store(session, due)
         try:
             with self._readers.begin() as session:
-                settings = current(session, self._settings)
                 problem = pose(session, observed, settings, clock.now(), node_hours=self._node_hours)
             plan = solve(problem)
         except ProblemError as error:

@@ -101,7 +101,7 @@ class ReportReader:
 
 def _in_slots(session: Session, trainer: Trainer, progress: TrainingProgress) -> TrainingProgress:
     """The progress with a number of nodes that counts slots: agents count the members of their generation."""
-    if trainer.spec.slots_per_fragment == 1:
+    if trainer.slots_per_fragment == 1:
         return progress
     row = session.get(GenerationRecord, (trainer.id, progress.generation))
     return progress if row is None or not row.nodes else progress.model_copy(update={"nodes": len(row.nodes)})

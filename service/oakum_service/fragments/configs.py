@@ -12,7 +12,7 @@ from oakum_service.documents.slots import is_part, slots_in
 from oakum_service.fragments.trainer_files import open_files
 from oakum_worker.fragment_config import FragmentConfig
 
-_OF_THE_SERVICE = {"notify": (), "sizes": "any", "slots_per_fragment": 1, "tags": (), "notes": ""}
+_OF_THE_SERVICE = {"notify": (), "sizes": "any", "slots_per_fragment": "auto", "tags": (), "notes": ""}
 """Options of a spec that fragments are not told, as if they were left out."""
 
 

@@ -100,6 +100,7 @@ def test_rows_outlive_the_way_to_the_newest_revision_and_back(engine: Engine) ->
         trainer = session.get_one(Trainer, "t1")
         assert (trainer.user_name, trainer.guard_waited_s, trainer.guard_served_s) == (None, 0.0, 0.0)
         assert trainer.waiting_since is None
+        assert (trainer.fragment_slots, trainer.slots_per_fragment) == (None, 1)
         session.get_one(PlanRecord, 1).objective = "weight * samples / rate_one / (1 + attained)"
     downgrade(engine, "0002")
     with engine.connect() as connection:

@@ -63,5 +63,8 @@ class DryRunView(BaseModel):
     """Seconds until a foreground job is expected on the first of these nodes; null if none is announced."""
     changed: list[ChangedTrainer] = []
     """Other trainers that would change in size."""
+    slots_reason: str = ""
+    """How many slots each of its fragments would take and why, if its spec leaves that to the service and nodes
+    are given in parts."""
     held: bool = False
     """Whether there is a hold, in which case nothing starts before it ends."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from oakum_service.api.schemas.hold import HoldView
+from oakum_service.documents.fragment_slots import Slots
 from oakum_service.standing import Status
 from oakum_service.states import TimeUse, TrainerState
 from oakum_worker.protocol import BestEvaluation
@@ -177,6 +178,11 @@ class TrainerView(BaseModel):
     """Nodes that it will train on and does not train on yet."""
     leaving: list[str] = []
     """Nodes that it still trains on and will give back."""
+    slots_per_fragment: Slots = 1
+    """How many slots of one node each of its fragments takes where nodes are given in parts: as its spec says or,
+    with `auto`, as was decided before it got its present fragments."""
+    slots_reason: str = ""
+    """Why, as one sentence, if its spec leaves that to the service and nodes are given in parts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -298,3 +304,6 @@ class Explanation(BaseModel):
     """Number of the plan that the size follows from, if it does."""
     look_ahead_reason: str = ""
     """How far ahead that plan looks and why, as one sentence."""
+    slots_reason: str = ""
+    """How many slots each of its fragments takes and why, as one sentence, if its spec leaves that to the
+    service and nodes are given in parts."""

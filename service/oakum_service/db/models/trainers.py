@@ -11,6 +11,7 @@ from oakum_service.db.json_columns import JsonOf
 from oakum_service.db.models.base import NONE_BY_DEFAULT, Base
 from oakum_service.documents.crash import NewestCrash
 from oakum_service.documents.durations import Measured
+from oakum_service.documents.fragment_slots import FragmentSlots, Slots
 from oakum_service.documents.pause import Pause
 from oakum_service.documents.setback import Setback
 from oakum_service.documents.time_account import TimeAccount
@@ -86,6 +87,11 @@ class Trainer(Base):
         JsonOf(NewestCrash, optional=True, sparse=True), **NONE_BY_DEFAULT
     )
     """The newest crash that ended an attempt; None before the first one."""
+    fragment_slots: Mapped[FragmentSlots | None] = mapped_column(
+        JsonOf(FragmentSlots, optional=True), **NONE_BY_DEFAULT
+    )
+    """What was decided before its fragments were launched, where the spec leaves their slots to the service:
+    `control.fragment_slots`."""
     setback: Mapped[Setback | None] = mapped_column(JsonOf(Setback, optional=True), **NONE_BY_DEFAULT)
     """The newest launches, if they came to nothing: `control.setbacks`."""
 
@@ -111,6 +117,20 @@ class Trainer(Base):
     def reported_rate(self) -> float | None:
         """Samples/s according to the newest progress; None if it has none."""
         return None if self.progress is None else self.progress.samples_per_s
+
+    @property
+    def slots_per_fragment(self) -> Slots:
+        """How many slots of one node each of its fragments has, by its spec or as decided; one before that."""
+        asked = self.spec.slots_per_fragment
+        if asked != "auto":
+            return asked
+        return 1 if self.fragment_slots is None else self.fragment_slots.slots
+
+    @property
+    def slots_reason(self) -> str:
+        """Why its fragments have so many; empty if its spec says that, or before it is decided."""
+        decided = self.fragment_slots
+        return "" if self.spec.slots_per_fragment != "auto" or decided is None else decided.reason
 
     @property
     def present_batch(self) -> int:

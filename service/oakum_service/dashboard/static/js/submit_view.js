@@ -23,7 +23,7 @@ const FIRST = [
   ["min_nodes", "Fewest nodes", ""],
   ["max_nodes", "Most nodes", ""],
   ["sizes", "Numbers of nodes", 'The only ones that it can train on, such as 1, 2, 4, 8; powers_of_two, or any.'],
-  ["slots_per_fragment", "Slots in a fragment", "Where nodes are given in parts: how many slots, such as GPUs, of one node are taken together, or node for all of one. Numbers of nodes then count slots."],
+  ["slots_per_fragment", "Slots in a fragment", "Where nodes are given in parts: how many slots, such as GPUs, of one node are taken together, node for all of one, or auto for what suits the jobs here and the model. Numbers of nodes then count slots."],
   ["priority", "Priority", "Trainers of a higher priority choose first; above 0 for administrators."],
   ["weight", "Weight", "How much a node is worth here, beside others' 1; above 0."],
 ];

@@ -73,7 +73,7 @@ export class TrainerView {
     this.nodeUse.showAgain();
   }
 
-  #show(view, { plan }) {
+  #show(view, { plan, slots_reason: slots }) {
     if (this.#card === null) {
       this.#card = new Card(view, new Charts({ zoomable: true, axis: this.#axis }));
       this.body.append(this.#card.element, this.why);
@@ -85,7 +85,7 @@ export class TrainerView {
     setText(this.notes, notes);
     this.notes.hidden = notes === "";
     this.why.hidden = plan === null;
-    setChildren(this.why, [plan], () => ["Its nodes follow from ", link(`plan ${plan}`, address(["plans", plan])), "."]);
+    setChildren(this.why, [plan, slots], () => ["Its nodes follow from ", link(`plan ${plan}`, address(["plans", plan])), `. ${slots ?? ""}`]);
     setText(this.traceback, view.traceback);
     this.traceback.hidden = view.traceback === "";
     this.log.element.hidden = view.is_private;
