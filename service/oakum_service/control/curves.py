@@ -13,6 +13,8 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_solver.curves import curve_from_points
 from oakum_solver.learnt_curves import Learner, learnt_curves
 from oakum_solver.problem import Curve
+from oakum_worker.protocol import TrainingProgress
+from oakum_worker.spec import TrainerSpec
 
 
 def curves_to_plan_with(session: Session, trainers: Sequence[Trainer], settings: Settings) -> dict[str, Curve]:
@@ -25,7 +27,7 @@ def curves_to_plan_with(session: Session, trainers: Sequence[Trainer], settings:
         trainer.id: Learner(
             min_nodes=specs[trainer.id].min_nodes,
             max_nodes=specs[trainer.id].max_nodes,
-            prior=_prior(trainer),
+            prior=_prior(specs[trainer.id], trainer.progress),
             exploration=settings.exploration,
             rates=tuple(map(size_rate, measured.get(trainer.id, ()))),
         )
@@ -34,15 +36,12 @@ def curves_to_plan_with(session: Session, trainers: Sequence[Trainer], settings:
     return learnt_curves(learners)
 
 
-def _prior(trainer: Trainer) -> Curve | None:
+def _prior(spec: TrainerSpec, progress: TrainingProgress | None) -> Curve | None:
     """The spec's curve, of several node types that of the fastest; without one the worker's prediction, as
     pipelines have; else None."""
-    spec, progress = trainer.spec, trainer.progress
     own_curves = [points for points in (spec.curve, *spec.curves_by_type.values()) if points]
-    # A worker predicts for numbers of fragments.
-    of_fragment = 0 if trainer.slots_per_fragment == "node" else trainer.slots_per_fragment
-    predicted = _rising(() if progress is None or not of_fragment else progress.predicted_curve)
-    predicted = tuple((of_fragment * fragments, rate) for fragments, rate in predicted)
+    # Where nodes are given in parts it is over ranks, and each slot has one.
+    predicted = _rising(() if progress is None else progress.predicted_curve)
     curves = [Curve(points) for points in own_curves or ([predicted] if predicted else [])]
     return max(curves, key=lambda curve: curve.rate(spec.min_nodes), default=None)
 

@@ -253,8 +253,10 @@ def predict(sessions: Sessions, *points: object) -> None:
         trainer.progress = TrainingProgress.model_validate(told | {"predicted_curve": points})
 
 
-def test_what_the_worker_predicts_is_the_curve_until_it_is_measured(sessions: Sessions) -> None:
-    add_trainer(sessions, "digits")
+@pytest.mark.parametrize("slots", ["auto", 2, "node"])
+def test_what_the_worker_predicts_is_the_curve_until_it_is_measured(sessions: Sessions, slots: int | str) -> None:
+    """It predicts for ranks, of which each slot has one, however many slots a fragment has."""
+    add_trainer(sessions, "digits", slots_per_fragment=slots)
     predict(sessions, [2, 100.0], [4, 180.0], [8, 300.0])
     assert planned(sessions)["digits"].rate(4) == pytest.approx(180.0)
     add_rate(sessions, "digits", nodes=4, rate=90.0, seconds=3600.0)
