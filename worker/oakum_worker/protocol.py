@@ -219,6 +219,9 @@ class TrainingProgress(Message):
     """Step of the newest durable checkpoint that the reporting rank 0 has written or found."""
     predicted_curve: Annotated[tuple[tuple[Number, float], ...], Field(max_length=256)] = ()
     """(nodes, samples per second) as the worker predicts them from what it has measured of the model's layers."""
+    gain_together: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """How many times as fast the ranks of a fragment are predicted to be, by measured links, as so many on
+    different nodes; None where that is not known."""
     metrics: Metrics = {}
     """What the task's `evaluate` last returned."""
     evaluations: Annotated[tuple[Evaluation, ...], Field(max_length=64)] = ()

@@ -46,7 +46,8 @@ _LEAST_JOBS = 20
 _PAST_TAKINGS = 4000
 """How many of the newest slots that foreground jobs took count: a cluster's use changes."""
 _ASSUMED_GAIN = 2.0
-"""How many times as fast a model that is divided over its ranks is assumed to be on ranks of one node."""
+"""How many times as fast a model that is divided over its ranks is assumed to be on ranks of one node, until its
+worker has measured links within a fragment and between nodes."""
 _CLEARLY = 1.2
 """So many times as much as single slots a choice has to be worth by the model."""
 _MOST_SLOTS = 64
@@ -167,32 +168,42 @@ def _decide(session: Session, row: Trainer, site: Site, settings: Settings) -> F
     quota = None if row.user_name is None else quota_of(session, settings, row.user_name).nodes
     most = spec.max_nodes if quota is None else min(spec.max_nodes, quota)
     hosts, idle = (site.hosts(types, only_idle=only_idle) for only_idle in (False, True))
-    return decide(spec, most, site.past(types), hosts, idle)
+    gain = None if row.progress is None else row.progress.gain_together
+    return decide(spec, most, site.past(types), hosts, idle, gain)
 
 
 def decide(
-    spec: TrainerSpec, most: int, past: JobShapes, hosts: Sequence[Host], idle: Sequence[Host]
+    spec: TrainerSpec,
+    most: int,
+    past: JobShapes,
+    hosts: Sequence[Host],
+    idle: Sequence[Host],
+    gain: float | None = None,
 ) -> FragmentSlots:
     """How many slots each fragment of a trainer takes that may have `most` of the slots of `hosts`, all nodes, of
-    which `idle` has what is idle."""
-    by_model = _by_model(spec, most, hosts, idle)
+    which `idle` has what is idle. `gain`: how many times as fast ranks of one fragment are by measured links."""
+    by_model = _by_model(spec, most, hosts, idle, gain)
     return by_model or _by_past(spec, most, past, hosts, idle)
 
 
-def _by_model(spec: TrainerSpec, most: int, hosts: Sequence[Host], idle: Sequence[Host]) -> FragmentSlots | None:
+def _by_model(
+    spec: TrainerSpec, most: int, hosts: Sequence[Host], idle: Sequence[Host], measured: float | None
+) -> FragmentSlots | None:
     """What a model that is divided over its ranks is worth having; None where that is nothing."""
     slots = _divided(spec, max(host.size for host in hosts))
     if slots is None or not _fits(spec, most, slots, hosts):
         return None
     together, all_idle = _able(slots, idle), sum(len(host.nodes) for host in idle)
-    if _ASSUMED_GAIN * together < _CLEARLY * all_idle or not together:
+    gain = _ASSUMED_GAIN if measured is None else measured
+    if gain * together < _CLEARLY * all_idle or not together:
         return None
+    how = "assumed" if measured is None else "predicted by measured links"
     where = "with all of them idle" if slots == "node" else "with so many idle"
     return FragmentSlots(
         slots,
         SlotsWhy.MODEL,
         f"Each fragment takes {_slots_in_words(slots, hosts)}: its model is divided over its ranks, which is "
-        f"assumed to go {_ASSUMED_GAIN:g} times as fast on one node, and {together} of "
+        f"{how} to go {gain:.2g} times as fast on one node, and {together} of "
         f"{counted(all_idle, 'idle slot')} are on nodes {where}.",
     )
 

@@ -151,7 +151,8 @@ def _record_progress(
     if last is not None:
         if (progress.generation, progress.step) < (last.generation, last.step):
             return False
-        earlier = {"metrics": last.metrics, "predicted_curve": last.predicted_curve, "best": last.best}
+        kept = ("metrics", "predicted_curve", "gain_together", "best")
+        earlier = {name: getattr(last, name) for name in kept}
         unreported: dict[str, Any] = {key: old for key, old in earlier.items() if not getattr(progress, key)}
         if progress.loss is None:
             unreported["loss"] = last.loss  # a rank that has finished no step yet knows no loss

@@ -84,6 +84,19 @@ def test_it_follows_from_what_jobs_took_and_from_the_model(
 
 
 @each(
+    ("gain", "idle", "slots"),
+    [(1.1, (4, 4), 1), (1.3, (4, 4), 2), (1.3, (4, 3), 1), (5.0, (2, 1, 1, 1), 2), (1e300, (1, 1), 1)],
+)
+def test_what_links_were_measured_to_be_worth_is_weighed_against_what_is_idle(
+    gain: float, idle: Sequence[int], slots: int
+) -> None:
+    spec = spec_of(**LINE)
+    decided = decide(spec, spec.max_nodes, SINGLE, hosts(4, 4), hosts(*idle), gain)
+    assert decided.slots == slots
+    assert ("predicted by measured links to go" in decided.reason) == (slots == 2)
+
+
+@each(
     ("fields", "past", "size", "idle", "reason"),
     [
         ({}, WHOLE, 4, (4, 4), "all 4 slots of a node: of 40 foreground jobs here 38 took whole nodes."),

@@ -27,7 +27,7 @@ from oakum_worker.parallel.recovery import Source
 from oakum_worker.parallel.reshard import PartLocations, exchange, gather_documents
 from oakum_worker.parallel.split_state import LocalState, RankSnapshot, SplitState
 from oakum_worker.parallel.state_broadcast import broadcast_state
-from oakum_worker.parallel.stations import copy_distance, other_end
+from oakum_worker.parallel.stations import copy_distance
 from oakum_worker.parallel.step_engine import SplitStateEngine, StateVotes
 from oakum_worker.protocol import BestEvaluation, Generation, Station
 from oakum_worker.spec import TrainerSpec
@@ -99,8 +99,7 @@ class SplitStateKeeper(Keeper):
         # Any rank may become rank 0, which asks for the next durable checkpoint.
         self._durable.take_over_age(recovery.greatest_age_s(announcements))
         source = recovery.choose_source(announcements)
-        far = other_end(self._stations)
-        self._split.lay_out(self._engine.group, rank, self._world_size, self._tell_each_other, far)
+        self._split.lay_out(self._engine.group, rank, self._world_size, self._tell_each_other, self._stations)
         if source is not None:
             self._take_up(source, snapshots)
             origin = "survivor" if source.step == recovery.most_finished(announcements) else "memory"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -20,7 +20,10 @@ from oakum_worker.devices import device_memory_bytes
 from oakum_worker.errors import ScheduleError, TaskError, TrainingWarning
 from oakum_worker.parallel.link_costs import USUAL_LINKS, LinkCosts, measure_links
 from oakum_worker.parallel.split_state import Tell
+from oakum_worker.parallel.stations import num_together
+from oakum_worker.parallel.stations import other_end as far_end
 from oakum_worker.parallel.step_engine import Curve
+from oakum_worker.protocol import Station
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Task
 
@@ -68,6 +71,8 @@ class Measurements(Generic[P, L]):
     """None: not measured."""
     spans_nodes: bool = False
     """Whether the links were measured between two nodes, and not within one."""
+    together: LinkCosts | None = None
+    """The links between ranks of one fragment, which are kept where `links` are others; None: not measured."""
     layouts: dict[int, L] = dataclasses.field(default_factory=dict, compare=False)
     """Number of ranks -> layout."""
 
@@ -84,11 +89,15 @@ class LayoutArranger(ABC, Generic[P, L, A]):
         self._device = next(task.model.parameters()).device
         self._has_warned = False
         self.known: Measurements[P, L] = Measurements()
+        self._num_together = 1
+        self._gain: tuple[Measurements[P, L], float | None] = (self.known, None)
         self.memory_bytes = self._memory_bytes(memory_bytes)
         """Bytes that one rank may use."""
 
-    def _know(self, profile: P | None, links: LinkCosts | None, *, spans_nodes: bool) -> None:
-        known = Measurements[P, L](profile, links, spans_nodes)
+    def _know(
+        self, profile: P | None, links: LinkCosts | None, *, spans_nodes: bool, together: LinkCosts | None = None
+    ) -> None:
+        known = Measurements[P, L](profile, links, spans_nodes, together or self.known.together)
         if self.known != known:  # else the layouts hold that were found
             self.known = known
 
@@ -145,11 +154,12 @@ class LayoutArranger(ABC, Generic[P, L, A]):
     def measurements(self) -> dict[str, Any]:
         """This rank's measurements of model and links as a JSON document, to be sent to the other ranks; null for
         what it has not measured."""
-        profile, links = self.known.profile, self.known.links
+        profile, links, together = self.known.profile, self.known.links, self.known.together
         return {
             "profile": None if profile is None else dataclasses.asdict(profile),  # type: ignore[call-overload]
             "links": None if links is None else dataclasses.asdict(links),
             "spans_nodes": self.known.spans_nodes,
+            "together": None if together is None else dataclasses.asdict(together),
         }
 
     def agree(self, told: list[dict[str, Any]]) -> None:
@@ -157,25 +167,29 @@ class LayoutArranger(ABC, Generic[P, L, A]):
         `measurements`, by rank; model and links are looked for separately, and links between nodes first."""
         profile = next((known["profile"] for known in told if known["profile"] is not None), None)
         # A rank of an earlier version, which measures once, does not say between which ranks.
+        together = next((k["together"] for k in told if k.get("together") is not None), None)
         measured = [(k["links"], k.get("spans_nodes", True)) for k in told if k["links"] is not None]
         links, spans_nodes = max(measured, key=lambda one: one[1], default=(None, False))
         self._know(
             None if profile is None else TypeAdapter(self._profile_type).validate_python(profile),
             None if links is None else LinkCosts(**links),
             spans_nodes=spans_nodes,
+            together=None if together is None else LinkCosts(**together),
         )
 
-    def measure(self, group: dist.ProcessGroup | None, rank: int, other_end: int | None, tell: Tell) -> None:
+    def measure(self, group: dist.ProcessGroup | None, rank: int, stations: Sequence[Station], tell: Tell) -> None:
         """Make all ranks use the same measurements; collective. What no rank has measured is measured now: links
-        from rank 0 to `other_end`, the lowest rank on another node, or None where there is one node, and again
-        once there are two. Raises `GroupError` when a rank is gone."""
+        from rank 0 to the lowest rank on another node by the `stations` of all ranks, or within the node where
+        there is one, and again once there are two. Raises `GroupError` when a rank is gone."""
+        other_end = far_end(stations)
+        self._num_together = max(self._num_together, num_together(stations))
         self.agree(tell(self.measurements))
         knows_links = self.known.links is not None and (other_end is None or self.known.spans_nodes)
         lacks_model, lacks_links = self.known.profile is None, group is not None and not knows_links
         if lacks_model and rank == 0:  # No generation has begun, so this rank has the whole model.
             self.measure_model()
         if lacks_links and group is not None:
-            self.measure_links(group, rank, other_end)
+            self.measure_links(group, rank, other_end, num_together(stations))
         if lacks_model or lacks_links:
             self.agree(tell(self.measurements))
 
@@ -186,12 +200,20 @@ class LayoutArranger(ABC, Generic[P, L, A]):
         self._know(profile, self.known.links, spans_nodes=self.known.spans_nodes)
         return profile
 
-    def measure_links(self, group: dist.ProcessGroup, rank: int, other_end: int | None) -> None:
+    def measure_links(self, group: dist.ProcessGroup, rank: int, other_end: int | None, together: int = 1) -> None:
         """Measure latency and bandwidth between rank 0 and `other_end`, a rank on another node; None: between two
-        ranks of one node. These two alone keep the result. Collective among the ranks of `group`. Raises
-        `GroupError` when a rank is gone."""
-        links = measure_links(group, rank, other_end or 1, self._device)
-        self.note_links(links, spans_nodes=links is not None and other_end is not None)
+        ranks of one node. Where rank 0's fragment has several ranks, `together`, also between two of these. The
+        ranks at the ends alone keep the results. Collective among the ranks of `group`. Raises `GroupError` when a
+        rank is gone."""
+        within = None
+        # These two are of one fragment, and so of one version: whether they measure needs no other's word.
+        if together > 1 and (other_end is None or self.known.together is None):
+            within = measure_links(group, rank, 1, self._device)
+        between = within if other_end is None and together > 1 else None
+        if between is None:
+            between = measure_links(group, rank, other_end or 1, self._device)
+        spans_nodes = between is not None and other_end is not None
+        self._know(self.known.profile, between, spans_nodes=spans_nodes, together=within)
 
     def note_links(self, links: LinkCosts | None, *, spans_nodes: bool = True) -> None:
         """Use these measurements of the links, between nodes or within one; None means that they are not
@@ -205,6 +227,28 @@ class LayoutArranger(ABC, Generic[P, L, A]):
             return ()
         points = curve(self.layouts(min(self._spec.max_nodes, MOST_RANKS // self._spec.ranks_per_node)))
         return tuple(point for point in points if point[0] >= self._spec.min_nodes)
+
+    def gain_together(self) -> float | None:
+        """How many times as fast the ranks of a fragment are predicted to be as so many on different nodes; None
+        before the model and both kinds of links are measured. May take seconds if the measurements are new."""
+        known = self.known
+        if known.profile is None or known.links is None or known.together is None or not known.spans_nodes:
+            return None
+        if self._gain[0] is not known:
+            fast, slow = self._rate_by(known.together), self._rate_by(known.links)
+            self._gain = known, fast / slow if fast and slow else None
+        return self._gain[1]
+
+    def _rate_by(self, links: LinkCosts) -> float | None:
+        """Samples per second of a fragment's ranks, were all links such; None where they are too few."""
+        known = self.known
+        self.known = Measurements(known.profile, links)
+        try:
+            return self.layout(self._num_together).samples_per_s
+        except TaskError:
+            return None
+        finally:
+            self.known = known
 
     @property
     def global_batch(self) -> int:

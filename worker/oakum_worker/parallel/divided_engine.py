@@ -70,6 +70,11 @@ class DividedEngine(SplitStateEngine):
         return self._arranging.predicted_curve()
 
     @property
+    def gain_together(self) -> float | None:
+        """How many times as fast ranks of one fragment are predicted to be as so many on different nodes."""
+        return self._arranging.gain_together()
+
+    @property
     def grad_norm(self) -> Callable[[], torch.Tensor]:
         """A function that returns the norm of the global batch's gradient, each element counted once, shape ().
         All ranks have to call the function together."""

@@ -27,6 +27,7 @@ from oakum_worker.parallel.split_state import (
     model_document,
 )
 from oakum_worker.parallel.whole_parameters import kinds_of, replaced_parameters
+from oakum_worker.protocol import Station
 from oakum_worker.state.tree import Document, assemble, dismantle, tensor_leaves
 from oakum_worker.task import Task
 
@@ -101,16 +102,16 @@ class DividedState(SplitState, Generic[_A]):
         rank: int,
         world_size: int,
         tell: Tell,
-        other_end: int | None = None,
+        stations: Sequence[Station] = (),
     ) -> None:
         """Agree with the other ranks on the arrangement, and give this rank its parameters, or its blocks of them,
         with arbitrary values. Collective.
 
-        The model and the links are measured first, unless some rank knows their measurements; links from rank 0 to
-        `other_end`, the lowest rank on another node, None where there is none. Raises `GroupError` when a rank is
-        gone, and `TaskError` where no arrangement exists.
+        The model and the links are measured first, unless some rank knows their measurements; which links there
+        are follows from the ranks' `stations`. Raises `GroupError` when a rank is gone, and
+        `TaskError` where no arrangement exists.
         """
-        self._arranging.measure(group, rank, other_end, tell)
+        self._arranging.measure(group, rank, stations, tell)
         self.drop()
         self.arrangement = self._arranging(world_size)
         self.place = Place(self._holdings(self.arrangement), rank)

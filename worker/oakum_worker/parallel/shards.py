@@ -6,7 +6,7 @@ as step counts and buffers, are whole on every rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from oakum_worker.parallel.copied_models import UsersParameters, lead_chains
 from oakum_worker.parallel.holdings import Holdings, Place, Rows, SplitTensor, block_of
 from oakum_worker.parallel.split_state import LocalState, SplitState, Tell, fitting
 from oakum_worker.parallel.template import ModelTemplate, release
+from oakum_worker.protocol import Station
 from oakum_worker.state.tree import Document, assemble, dismantle, tensor_leaves
 from oakum_worker.task import Task
 from oakum_worker.torch_internals import gathered_parameters
@@ -74,7 +75,7 @@ class Shards(SplitState):
         rank: int,
         world_size: int,
         tell: Tell,
-        other_end: int | None = None,
+        stations: Sequence[Station] = (),
     ) -> None:
         """Give the task a new module, sharded for the new generation, whose parameters have arbitrary values, and
         its chains the layers of that module; the old parameters and moments are dropped. Does not communicate."""

@@ -8,7 +8,7 @@ all other tensors are whole on every rank.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from oakum_worker.errors import CheckpointError
 from oakum_worker.parallel.holdings import Part, Place, Rows, SplitTensor
+from oakum_worker.protocol import Station
 from oakum_worker.state.tree import Document, dismantle
 
 Tell = Callable[[Any], list[Any]]
@@ -66,11 +67,11 @@ class SplitState(Protocol):
         rank: int,
         world_size: int,
         tell: Tell,
-        other_end: int | None = None,
+        stations: Sequence[Station] = (),
     ) -> None:
         """Give the task this rank's parameters for a new generation, with arbitrary values. Collective among the
-        generation's ranks; `tell` sends each rank's JSON document to all. `other_end` is the lowest rank on
-        another node than rank 0's, None where there is none."""
+        generation's ranks; `tell` sends each rank's JSON document to all. `stations` says where these ranks stand;
+        empty for a rank alone."""
 
     def free(self) -> None:
         """Free the memory of the previous generation's parameters, whose values are lost."""

@@ -18,6 +18,11 @@ def other_end(stations: Sequence[Station]) -> int | None:
     return next((rank for rank, station in enumerate(stations) if station.node != stations[0].node), None)
 
 
+def num_together(stations: Sequence[Station]) -> int:
+    """How many ranks rank 0's fragment has, which come first: the GPUs of these reach each other directly."""
+    return sum(station.fragment == stations[0].fragment for station in stations)
+
+
 def copy_distance(stations: Sequence[Station]) -> int:
     """How far from a rank, in numbers of ranks and around the end, its copy is kept.
 

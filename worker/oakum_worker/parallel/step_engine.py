@@ -202,6 +202,12 @@ class StepEngine(Protocol):
         return ()
 
     @property
+    def gain_together(self) -> float | None:
+        """How many times as fast ranks of one fragment are predicted to be as so many on different nodes; None
+        where the strategy predicts nothing, or cannot tell yet. May take seconds."""
+        return None
+
+    @property
     def has_model_on_each_rank(self) -> bool:
         """Whether every rank that enters `whole_model` can call the task's model there, not only rank 0."""
         return True

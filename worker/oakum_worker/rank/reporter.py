@@ -92,6 +92,7 @@ class ProgressReporter:
                 samples_per_s=self._samples / elapsed_s if self._losses else None,
                 checkpoint_step=self._checkpoints.newest_step,
                 predicted_curve=self._loop.assembly.engine.predicted_curve,
+                gain_together=self._loop.assembly.engine.gain_together,
                 metrics=self._metrics,
                 evaluations=tuple(self._evaluations),
                 best=self._loop.evaluations.best,

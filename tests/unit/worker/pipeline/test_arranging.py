@@ -22,6 +22,7 @@ from oakum_worker.parallel.pipeline.costs import Tied
 from oakum_worker.parallel.pipeline.layouts import Choices, choose
 from oakum_worker.parallel.pipeline.measuring import measure_chain, sizes_up_to
 from oakum_worker.parallel.reshard import gather_documents
+from oakum_worker.protocol import Station
 from oakum_worker.task import Task
 from training_ranks import Points, build_spec, in_ranks, mean_squared_error
 
@@ -198,8 +199,9 @@ def test_links_within_a_node_are_measured_again_once_there_are_two_nodes() -> No
     def run(group: dist.ProcessGroup, rank: int) -> list[tuple[bool, dict[str, float]]]:
         known, found = arranger(), []
         known.measure_model()
-        for other_end in (None, None, 2, 2, None):
-            known.measure(group, rank, other_end, lambda document: gather_documents(document, group, 3))
+        for nodes in ("aaa", "aaa", "aab", "aab", "aaa"):
+            stations = [Station(node, str(number)) for number, node in enumerate(nodes)]
+            known.measure(group, rank, stations, lambda document: gather_documents(document, group, 3))
             assert known.known.links is not None
             found.append((known.known.spans_nodes, asdict(known.links)))
         return found
@@ -210,6 +212,37 @@ def test_links_within_a_node_are_measured_again_once_there_are_two_nodes() -> No
     within, again, between, *later = [links for _, links in first]
     assert again == within != between
     assert later == [between, between]
+
+
+@each("fragments", [("aab",), ("aaa", "aab"), ("abc", "aab")])
+def test_how_much_faster_ranks_of_one_fragment_are_follows_from_links_within_it_and_between_nodes(
+    fragments: tuple[str, ...],
+) -> None:
+    """Links within a node are not enough: fragments there reach each other by other ways than their own ranks."""
+
+    def link(group: dist.ProcessGroup, rank: int, other: int, device: torch.device) -> LinkCosts:
+        is_fast = other == 1 and of_fragments[0] == of_fragments[1]
+        return LinkCosts(0.0, 1e12) if is_fast else LinkCosts(0.5, 1e3)
+
+    known = arranger(stages=2)
+    known.measure_model()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel_arranging, "measure_links", link)
+        for of_fragments in fragments:
+            assert known.gain_together() is None
+            stations = [Station("n1" if one == "a" else "n2", one) for one in of_fragments]
+            known.measure(dist.ProcessGroup(0, 3), 0, stations, lambda document: [document])
+    gain = known.gain_together()
+    if fragments == ("abc", "aab"):  # once measured between nodes, links are not measured again
+        assert gain is None
+        return
+    assert gain is not None
+    assert gain > 2
+    assert known.links == LinkCosts(0.5, 1e3)
+    newcomer = arranger(stages=2)
+    newcomer.agree([newcomer.measurements, known.measurements])
+    newcomer._num_together = 2
+    assert newcomer.gain_together() == pytest.approx(gain)
 
 
 @each(("kind", "expected_bytes"), [("cpu", 2 << 30), ("cuda", 8 << 30)])
