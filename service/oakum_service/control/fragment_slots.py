@@ -55,18 +55,26 @@ _MOST_SLOTS = 64
 
 def due(session: Session, snapshot: Snapshot, settings: Settings) -> dict[str, FragmentSlots]:
     """Trainer's id -> what is decided for it now, for live trainers without fragments for which that is news."""
-    waiting = [
-        row
-        for row in session.scalars(select(Trainer).where(Trainer.state.in_(LIVE_STATES)))
-        if row.spec.slots_per_fragment == "auto" and not row.members
-    ]
-    if not waiting:
-        return {}
-    busy = set(session.scalars(select(Fragment.trainer_id).where(Fragment.is_live)))
     site = Site(snapshot, session)
-    decided = {row.id: _decide(session, row, site, settings) for row in waiting if row.id not in busy}
-    before = {row.id: row.fragment_slots for row in waiting}
+    before = _undecided(session, site)
+    rows = session.scalars(select(Trainer).where(Trainer.id.in_(before))) if before else ()
+    decided = {row.id: _decide(session, row, site, settings) for row in rows}
     return {id_: new for id_, new in decided.items() if _is_news(before[id_], new)}
+
+
+def _undecided(session: Session, site: Site) -> dict[str, FragmentSlots | None]:
+    """Id -> what was decided last, for live trainers without fragments; where all nodes are given as a whole only
+    for those for which something else was decided, of which there are few."""
+    columns = Trainer.id, Trainer.spec, Trainer.members, Trainer.fragment_slots
+    live = session.execute(select(*columns).where(Trainer.state.in_(LIVE_STATES))).all()
+    is_shared = any(size > 1 for size in site.sizes.values())
+    before = {
+        id_: decided
+        for id_, spec, members, decided in live
+        if spec.slots_per_fragment == "auto" and not members and (is_shared or decided is not None)
+    }
+    busy = set(session.scalars(select(Fragment.trainer_id).where(Fragment.is_live))) if before else set()
+    return {id_: decided for id_, decided in before.items() if id_ not in busy}
 
 
 def _is_news(before: FragmentSlots | None, new: FragmentSlots) -> bool:

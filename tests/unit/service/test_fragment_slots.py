@@ -248,6 +248,11 @@ def test_where_nodes_are_whole_nothing_is_said(sessions: Sessions) -> None:
     nodes = Node("n0", HOLE, "10.0.0.1"), Node("n1:0", HOLE, "10.0.0.2")
     assert decided(sessions, nodes) is None
     assert slots_of(sessions, trainer) == 1
+    for number in range(40):
+        take(sessions, str(number), *whole_node("n0"))
+    decided(sessions)
+    assert slots_of(sessions, trainer) == "node"
+    assert decided(sessions, nodes) == FragmentSlots(1, SlotsWhy.WHOLE_NODES, ""), "no longer in parts"
 
 
 @each("fixed", [1, 2, "node"])
