@@ -224,6 +224,7 @@ def test_how_much_faster_ranks_of_one_fragment_are_follows_from_links_within_it_
         is_fast = other == 1 and of_fragments[0] == of_fragments[1]
         return LinkCosts(0.0, 1e12) if is_fast else LinkCosts(0.5, 1e3)
 
+    group: Any = object()  # with which nothing is sent
     known = arranger(stages=2)
     known.measure_model()
     with pytest.MonkeyPatch.context() as patch:
@@ -231,7 +232,7 @@ def test_how_much_faster_ranks_of_one_fragment_are_follows_from_links_within_it_
         for of_fragments in fragments:
             assert known.gain_together() is None
             stations = [Station("n1" if one == "a" else "n2", one) for one in of_fragments]
-            known.measure(dist.ProcessGroup(0, 3), 0, stations, lambda document: [document])
+            known.measure(group, 0, stations, lambda document: [document])
     gain = known.gain_together()
     if fragments == ("abc", "aab"):  # once measured between nodes, links are not measured again
         assert gain is None
