@@ -213,10 +213,11 @@ class TestResearch:
             page.fill("slots_per_fragment", slots)
             page.wait(lambda why=why: why in page.texts("#wrong-slots_per_fragment")[0], why)  # type: ignore[misc]
             assert page.attributes("#field-slots_per_fragment", "aria-invalid") == {"true"}
-        page.fill("slots_per_fragment", "node")
-        page.wait(lambda: "This service would take it." in verdict(page), "all slots of a node")
-        assert not page.shows("#wrong-slots_per_fragment")
-        assert "slots_per_fragment: node\n" in page.texts("#spec-yaml")[0]
+        for word, what in (("node", "all slots of a node"), ("auto", "what suits the jobs here")):
+            page.fill("slots_per_fragment", word)
+            page.wait(lambda: "This service would take it." in verdict(page), what)
+            page.wait(lambda word=word: f"slots_per_fragment: {word}\n" in page.texts("#spec-yaml")[0], word)  # type: ignore[misc]
+            assert not page.shows("#wrong-slots_per_fragment")
         page.press("Clear", "#view")
 
     def test_a_trainer_of_a_link_that_is_not_there_is_named(self, page: ServicePage) -> None:

@@ -35,9 +35,9 @@ export function kindOf(schema) {
   const types = new Set(options.map(({ type }) => type));
   const choices = options.find(({ enum: choice }) => choice)?.enum ?? null;
   if (choices && types.has("array")) return { kind: "parts", choices: null };
+  if (types.has("integer") && types.has("string")) return { kind: "number or word", choices: null };
   if (choices) return { kind: "text", choices };
   if (types.has("boolean")) return { kind: "boolean", choices: ["false", "true"] };
-  if (types.has("integer") && types.has("string")) return { kind: "number or word", choices: null };
   if (types.has("integer") || types.has("number")) return { kind: "number", choices: null };
   if (types.has("string")) return { kind: "text", choices: null };
   return { kind: "parts", choices: null };
