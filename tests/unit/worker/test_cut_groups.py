@@ -1,10 +1,12 @@
-"""When a generation that was cut has no connections any more."""
+"""What ends with a generation that is over: its connections, and on GPUs its collectives."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -57,3 +59,40 @@ def test_connections_that_are_closed_do_not_end_a_generation_that_is_not_cut(
     assert not group._is_disconnected(1)
     group.cut(0)
     assert not group._is_disconnected(1)
+
+
+class Aborted:
+    """A process group that counts how often it was aborted."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def abort(self) -> None:
+        self.times += 1
+
+
+@pytest.fixture
+def formed(group: GenerationGroup, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The generation's groups on GPUs."""
+    groups: list[Any] = [Aborted()]
+    monkeypatch.setattr(group_module.nccl, "is_in_use", lambda: True)
+    monkeypatch.setattr(group, "_subgroups", SimpleNamespace(formed=groups))
+    return groups
+
+
+def test_a_group_that_forms_while_its_generation_is_cut_is_aborted_too(
+    group: GenerationGroup, formed: list[Any]
+) -> None:
+    group.cut(1)
+    formed.append(Aborted())
+    group.cut(1)
+    group.leave()
+    assert [one.times for one in formed] == [1, 1]
+
+
+def test_broken_groups_that_are_left_before_they_are_cut_are_aborted(
+    group: GenerationGroup, formed: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "_broken_groups", lambda: list(formed))
+    group.leave()
+    assert [one.times for one in formed] == [1]

@@ -82,7 +82,7 @@ class GenerationGroup:
         self._cut_s = math.inf
         """When `cut` first broke the present generation's group, on the monotonic clock; infinite before."""
         self._subgroups: StoreSubgroups | None = None
-        self._aborts: list[threading.Thread] = []
+        self._aborts: dict[dist.ProcessGroup, threading.Thread] = {}
         """Threads that abort what NCCL does of the generation; each may wait for the device."""
         self._widening: set[str] | None = None
         """While a subgroup is being formed: the sockets that existed before. None at other times."""
@@ -101,7 +101,7 @@ class GenerationGroup:
     @property
     def is_aborting(self) -> bool:
         """Whether NCCL has not yet ended what it did of the generation that was cut."""
-        return any(thread.is_alive() for thread in self._aborts)
+        return any(thread.is_alive() for thread in self._aborts.values())
 
     def form(self, generation: Generation, rank: int) -> dist.ProcessGroup | None:
         """Form the generation's group: wait for the other ranks and connect to each. None when this rank is
@@ -227,11 +227,15 @@ class GenerationGroup:
 
     def leave(self) -> None:
         """Release the generation's group, whether it is broken or not. Does nothing without a group. Waits until
-        NCCL's collectives have been aborted, if they were."""
-        for thread in self._aborts:
+        NCCL's collectives have been aborted if it is: nothing else ends those of a lost peer, and whoever waits
+        for the device waits for them."""
+        with self._lock:
+            self._abort(self._broken_groups())
+            aborts = list(self._aborts.values())
+        for thread in aborts:
             thread.join()
         with self._lock:
-            self._aborts = []
+            self._aborts = {}
             groups = self._broken_groups()
             self._number, self._sockets, self._subgroups, client = None, None, None, self._client
             self._client = None
@@ -266,11 +270,16 @@ class GenerationGroup:
             for name, descriptor in own_sockets().items():
                 if self._is_of_group(name):
                     shut_down(descriptor, own_port=self.endpoint.port)
-            if nccl.is_in_use() and not self._aborts:
-                world = dist.group.WORLD if self._sockets is not None else None
-                formed = self._subgroups.formed if self._subgroups is not None else []
-                self._aborts = nccl.abort([*([] if world is None else [world]), *formed])
+            world = dist.group.WORLD if self._sockets is not None else None
+            formed = self._subgroups.formed if self._subgroups is not None else []
+            self._abort([*([] if world is None else [world]), *formed])
             return self._number
+
+    def _abort(self, groups: Sequence[dist.ProcessGroup]) -> None:
+        """Begin to abort NCCL's collectives of these groups, where that has not begun. The caller has the lock."""
+        if nccl.is_in_use():
+            new = [group for group in groups if group not in self._aborts]
+            self._aborts |= zip(new, nccl.abort(new), strict=True)
 
     def _is_disconnected(self, number: int) -> bool:
         """Whether generation `number` was cut and gloo has closed all its connections, or has had `_CLOSING_S` to
