@@ -172,5 +172,5 @@ def _planned(view: TrainerView, label: str) -> PlannedTrainer:
         weight=spec.weight,
         priority=spec.priority,
         user=view.user,
-        bundle="host" if spec.slots_per_fragment == "node" else spec.slots_per_fragment,
+        bundle="host" if view.slots_per_fragment == "node" else view.slots_per_fragment,
     )

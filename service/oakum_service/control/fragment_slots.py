@@ -24,7 +24,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from oakum_service.config import Settings
-from oakum_service.control.hosts import HostKey, sizes_of
+from oakum_service.control.hosts import sizes_of
 from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
@@ -34,6 +34,7 @@ from oakum_service.orders.quotas import quota_of
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import LIVE_STATES, NodeState
 from oakum_solver.bundles import possible_sizes
+from oakum_solver.hosts import HostKey
 from oakum_solver.problem import Host
 from oakum_solver.wording import counted
 from oakum_worker.spec import TrainerSpec
