@@ -91,7 +91,7 @@ def test_slots_of_one_node_are_together_for_fragments_that_have_several(history:
     documents["GET", "/v1/holes"]["holes"] = [hole("n1:0", 2, 1), hole("n1:1", 1.5, None)]
     documents["GET", "/v1/nodes"]["nodes"][0]["name"] = "n1:0"
     [view] = documents["GET", "/v1/trainers"]["trainers"]
-    view["spec"] |= {"slots_per_fragment": 2}
+    view["slots_per_fragment"] = 2  # which its spec leaves to the service
     assert run(["replay", "own", "--since", "2h", "--json"]) == 0
     told = json.loads(output())
     assert told["parts"]["whole_node_slot_hours"] == pytest.approx(1.0)

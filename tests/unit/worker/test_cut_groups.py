@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from oakum_worker.parallel import group as group_module
+from oakum_worker.parallel import nccl
 from oakum_worker.parallel.group import GenerationGroup
 
 
@@ -75,7 +76,7 @@ class Aborted:
 def formed(group: GenerationGroup, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The generation's groups on GPUs."""
     groups: list[Any] = [Aborted()]
-    monkeypatch.setattr(group_module.nccl, "is_in_use", lambda: True)
+    monkeypatch.setattr(nccl, "is_in_use", lambda: True)
     monkeypatch.setattr(group, "_subgroups", SimpleNamespace(formed=groups))
     return groups
 
