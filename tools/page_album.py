@@ -119,11 +119,12 @@ class Album:
         with held(self._driver, *DOCUMENTS):
             for look in LOOKS:
                 self._open(place.url)
+                time.sleep(LOADS_S)
                 self._draw("sign-in", "loading", look)
         self._leave()
         with refused(self._driver, *DOCUMENTS):
             self._driver.get(place.url)
-            self._wait(lambda: self._shows("#banner"), "that nothing answers")
+            self._wait(lambda: self._shows("#first-answer [role=alert]"), "that nothing answers")
             self._draw_all("sign-in", "failed")
 
     def write_index(self) -> None:

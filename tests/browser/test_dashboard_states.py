@@ -119,6 +119,25 @@ class TestStates:
             assert not empty.shows("#first-answer")
 
 
+class TestSignIn:
+    """A page of which it is not known yet who is signed in."""
+
+    def test_it_says_that_it_loads_then_why_nothing_comes_and_lets_one_try_again(self, page: Page) -> None:
+        page.forget()
+        with held(page.driver, *DOCUMENTS):
+            page.open(token=None)
+            page.wait(lambda: seen(page, "main [role=status]") == ["Loading…"], "that it loads")
+        with refused(page.driver, *DOCUMENTS):
+            page.open(token=None)
+            page.wait(lambda: page.shows("#first-answer [role=alert]"), "why nothing comes")
+            assert (page.texts("#liveness"), page.shows("#banner")) == (["Offline"], False)
+            assert violations(page) == []
+        page.click("#first-answer button")
+        page.wait(lambda: page.shows("#sign-in"), "the form")
+        assert not page.shows("#main")
+        page.errors()  # the browser's own words about what was kept away
+
+
 def seen(page: Page, selector: str) -> list[str]:
     """The texts of those elements that can be seen."""
     script = """

@@ -23,8 +23,8 @@ export class FirstAnswer {
     this.#shown = shown;
     for (const view of this.views) view.classList.add("pending");
     clearTimeout(this.#timer);
-    this.#show();
-    this.#timer = setTimeout(() => this.#load(), SAID_AFTER_MS);
+    if (this.root.hidden) this.#timer = setTimeout(() => this.#load(), SAID_AFTER_MS);
+    else this.#load(); // What it said would be of another view.
   }
 
   /** The view has its answer. */

@@ -20,11 +20,14 @@ const RETRY_MS = 2000;
 const api = new Api();
 const overview = new Overview();
 const feed = new EventFeed(byId("events"));
-const firstAnswer = new FirstAnswer(byId("first-answer"), [byId("view"), byId("overview")], () => session?.refresher.anew());
+const firstAnswer = new FirstAnswer(byId("first-answer"), [byId("view"), byId("overview")], () => (session ? session.refresher.anew() : again()));
 let streaming = false;
 let offline = false;
 let updatedAt = null;
 let session = null;
+/** Signs in as was tried last, where nothing has answered; `retrying` is the timer of doing so. */
+let again = () => {};
+let retrying = null;
 let path = null;
 /** Id of what had the focus when a session ended, which gets it back in the next one; null for a page that has just been opened. */
 let left = null;
@@ -141,7 +144,7 @@ function showFault(error) {
   }
   const what = error instanceof Unreachable ? `Cannot reach the Oakum service at ${location.host}: ` : "Cannot show what the service answers: ";
   const text = error instanceof Refused ? `${sentence(prose(error.message))}.` : `${what}${error.message}. Trying again.`;
-  const isSaid = firstAnswer.fail(text);
+  const isSaid = !byId("main").hidden && firstAnswer.fail(text);
   const shown = updatedAt === null || isSaid ? "" : ` Shown is the state of ${clock(updatedAt)}.`;
   setText(byId("banner"), text + shown);
   byId("banner").hidden = isSaid;
@@ -235,7 +238,8 @@ function end(message) {
   session = null;
   updatedAt = null;
   streaming = false;
-  for (const id of ["main", "mode", "banner", "views", "account"]) byId(id).hidden = true;
+  for (const id of ["mode", "views", "account"]) byId(id).hidden = true;
+  setText(byId("scheduler"), "");
   document.title = "Oakum";
   document.querySelector("dialog")?.remove();
   byId("view").replaceChildren();
@@ -243,6 +247,8 @@ function end(message) {
 }
 
 function askForToken(message, isRefused = false) {
+  for (const id of ["main", "banner"]) byId(id).hidden = true;
+  offline = false;
   setText(byId("sign-in-message"), `${message} Paste the token that “oakum serve” printed, or one of your own.`);
   setText(byId("liveness"), "");
   byId("token").setAttribute("aria-invalid", isRefused);
@@ -262,7 +268,12 @@ function askAhead() {
 
 /** Signs in with the token, or with the cookie of an earlier time; waits while the service does not answer. */
 async function start(token, otherwise = "This page needs a token.") {
-  setText(byId("liveness"), "Connecting…");
+  clearTimeout(retrying);
+  if (!offline) {
+    byId("liveness").className = "liveness";
+    setText(byId("liveness"), "Connecting…");
+  }
+  if (byId("sign-in").hidden && byId("main").hidden) awaitSession();
   try {
     const other = token ? await replacement(api, token) : null;
     const entering = enter(api, other && !isMeant(other) ? null : token);
@@ -276,9 +287,18 @@ async function start(token, otherwise = "This page needs a token.") {
       askForToken(`${sentence(error.message)}.`);
     } else {
       showFault(error);
-      setTimeout(() => start(token, otherwise), RETRY_MS);
+      showLiveness();
+      again = () => start(token, otherwise);
+      retrying = setTimeout(again, RETRY_MS);
     }
   }
+}
+
+/** Says in the place of the views that the page waits for who is signed in. */
+function awaitSession() {
+  byId("overview").hidden = true;
+  byId("main").hidden = false;
+  firstAnswer.begin("");
 }
 
 byId("sign-in-form").addEventListener("submit", (event) => {
