@@ -13,6 +13,7 @@ import { serviceNow } from "./time.js";
 import { assignTones, tone } from "./tones.js";
 
 const POINTS = 5000;
+const dark = matchMedia("(prefers-color-scheme: dark)");
 const LATE_S = 60;
 const MOST = 16;
 const MOST_CHOICES = 60;
@@ -34,7 +35,7 @@ export class CompareView {
   constructor({ api, query }) {
     this.api = api;
     this.#read(query);
-    this.find = h("input", { type: "search", placeholder: "name, user, state or tag", "aria-label": "Find trainers", autocomplete: "off" });
+    this.find = h("input", { type: "search", id: "field-find", placeholder: "name, user, state or tag", "aria-label": "Find trainers", autocomplete: "off" });
     this.choices = h("div", { class: "choices", role: "group", "aria-label": "Trainers to compare" });
     this.axisChoice = input({ name: "by", label: "Over", choices: AXES.map(([, text]) => text), value: AXES.find(([name]) => name === this.axis)[1] });
     this.metricChoice = h("select", { id: "field-metric" });
@@ -54,7 +55,7 @@ export class CompareView {
       "section",
       { class: "view" },
       h("div", { class: "view-head" }, h("h2", { tabindex: -1 }, "Compare trainers")),
-      h("section", { class: "panel part" }, h("div", { class: "what-if" }, h("div", { class: "field" }, h("label", {}, "Find"), this.find)), this.choices, this.fewer),
+      h("section", { class: "panel part" }, h("div", { class: "what-if" }, h("div", { class: "field" }, h("label", { for: "field-find" }, "Find"), this.find)), this.choices, this.fewer),
       h("section", { class: "panel part" }, h("div", { class: "what-if" }, h("div", { class: "field" }, h("label", { for: "field-metric" }, "Show"), this.metricChoice), this.axisChoice, ...this.saves, this.said), this.none, this.state, this.chart, this.notes, this.table),
     );
     this.find.addEventListener("input", () => this.#showChoices());
@@ -208,7 +209,7 @@ export class CompareView {
   }
 
   async #draw(runs) {
-    const key = JSON.stringify([this.axis, this.metric, runs.map(({ view }) => [view.id, view.step, view.state])]);
+    const key = JSON.stringify([dark.matches, this.axis, this.metric, runs.map(({ view }) => [view.id, view.step, view.state])]);
     if (key === this.#drawn) return;
     this.#drawn = key;
     const library = await loadPlotly();

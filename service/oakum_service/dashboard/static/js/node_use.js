@@ -57,7 +57,7 @@ export class NodeUse {
     this.path = path;
     this.axis = axis;
     this.charts = new Charts({ charts: NODE_CHARTS, axis, zoomable: true, nothing: "Nothing is known of its nodes here: their agents tell from some seconds after their start on." });
-    this.choice = h("select", { id: "node-choice" });
+    this.choice = h("select", { id: "node-choice" }, h("option", { value: ALL }, "All its nodes"));
     this.choice.addEventListener("change", () => {
       this.#chosen = this.choice.value;
       this.showAgain();

@@ -107,15 +107,26 @@ export class SubmitView {
   }
 
   #outcome() {
-    const copy = button("Copy the spec", () => navigator.clipboard?.writeText(this.yaml.textContent));
+    const said = h("span", { role: "status", class: "hint" });
+    const copy = button("Copy the spec", () => this.#copy(said));
     return h(
       "section",
       { class: "panel part" },
       h("h3", {}, "What would happen"),
       this.verdict,
       h("h3", {}, "The same from a terminal"),
-      this.yaml, h("p", {}, this.line), h("div", { class: "buttons" }, copy),
+      this.yaml, h("p", {}, this.line), h("div", { class: "buttons" }, copy, said),
     );
+  }
+
+  async #copy(said) {
+    try {
+      await navigator.clipboard.writeText(this.yaml.textContent);
+      setText(said, "Copied.");
+    } catch {
+      getSelection().selectAllChildren(this.yaml);
+      setText(said, "The browser lets no page without TLS copy: the spec is marked, to be copied by hand.");
+    }
   }
 
   /** Fills the fields from the text, and tells what is wrong in it at its lines. */
@@ -150,7 +161,7 @@ export class SubmitView {
     this.wrongText.hidden = found.length === 0;
     this.wrongText.replaceChildren(
       ...found.map(({ line, at, isLeftOut }) =>
-        h("p", {}, at === null ? null : button(`Line ${at}`, () => this.#select(at), { class: "place" }), at === null ? null : " ", `${prose(line)}${isLeftOut ? " It is left out of the fields." : ""}`),
+        h("p", {}, at === null ? null : button(`Line ${at}`, () => this.#select(at), { class: "place" }), at === null ? null : " ", isLeftOut ? `${prose(line).replace(/\w$/, "$&.")} It is left out of the fields.` : prose(line)),
       ),
     );
     if (found.some(({ at }) => at !== null)) this.text.setAttribute("aria-invalid", "true");

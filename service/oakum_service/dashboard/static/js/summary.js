@@ -39,14 +39,14 @@ function unused(cluster, trainers) {
     title: "Unused nodes",
     value: count(free),
     unit: free === 1 ? "node" : "nodes",
-    note: `${free ? `${whyUnused(cluster, trainers)}; ` : ""}${count(cluster.num_foreground)} of ${count(cluster.num_nodes)} run foreground jobs${unavailable}`,
+    note: `${free ? `${whyUnused(cluster, trainers, free)}; ` : ""}${count(cluster.num_foreground)} of ${count(cluster.num_nodes)} run foreground jobs${unavailable}`,
   };
 }
 
 /** Why free nodes train nothing at this moment. */
-function whyUnused(cluster, trainers) {
+function whyUnused(cluster, trainers, free) {
   const live = trainers.filter(({ ended_at: ended }) => ended === null);
-  const warming = live.reduce((sum, trainer) => sum + trainer.warming.length, 0);
+  const warming = Math.min(live.reduce((sum, trainer) => sum + trainer.warming.length, 0), free); // others' nodes are being taken away
   if (cluster.held) return "the service is held";
   if (cluster.dry_run) return "this is a dry run";
   if (live.length === 0) return "no trainer is there";

@@ -37,7 +37,7 @@ export class UsersView {
       parts,
       query,
     });
-    const told = "Node-hours are those that were lent; the share trained is that in which trainers trained. Quotas are set by oakum quota set.";
+    const told = "Node-hours are those that were lent; the share trained is that in which trainers trained. Quotas are set by “oakum quota set”.";
     this.element = h("section", { class: "view" }, h("div", { class: "view-head" }, h("h2", { tabindex: -1 }, "Users")), h("p", {}, told), this.list.element);
   }
 
