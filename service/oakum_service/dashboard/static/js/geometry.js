@@ -24,6 +24,11 @@ export function fit(text, widthPx) {
   return room >= 4 ? `${text.slice(0, room - 1)}…` : "";
 }
 
+/** Pixels that a label takes. */
+export function labelWidth(text) {
+  return text.length * CHARACTER_PX;
+}
+
 /** Shortens a node's name at its beginning, because names differ at the end. */
 export function fitEnd(text, widthPx) {
   const room = Math.floor(widthPx / CHARACTER_PX);

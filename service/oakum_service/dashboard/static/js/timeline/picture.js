@@ -5,12 +5,14 @@
 
 import { h, s } from "../dom.js";
 import { clock, count, day } from "../format.js";
-import { blocks, fit, fitEnd, rowHeight, ticks } from "../geometry.js";
+import { blocks, fit, fitEnd, labelWidth, rowHeight, ticks } from "../geometry.js";
 import { tone } from "../tones.js";
 import { leftAt, toCome } from "./row_bars.js";
 
 const AXIS_PX = 26;
 const RIGHT_PX = 6;
+/** How far the axis's names reach out to the left of the rows. */
+const BEFORE_PX = 20;
 const NAME_ROOM_PX = [64, 132];
 const MOST_ELEMENTS = 700;
 const NOW_LABEL_PX = 46;
@@ -83,6 +85,7 @@ export class Picture {
     const cut = s("g", { "clip-path": "url(#shown)" }, this.sliding, this.labels);
     this.plot.replaceChildren(this.#definitions(height), this.#names(), cut);
     this.moved = 0;
+    this.#showWholeTimes();
     this.mark(this.marked);
   }
 
@@ -101,6 +104,7 @@ export class Picture {
     const move = `translate(${px.toFixed(2)} 0)`;
     this.sliding.setAttribute("transform", move);
     this.axisSliding.setAttribute("transform", move);
+    this.#showWholeTimes();
     this.labels.setAttribute("visibility", Math.abs(px) > 40 ? "hidden" : "visible");
     return true;
   }
@@ -272,13 +276,22 @@ export class Picture {
     this.axisSliding = s("g");
     const nowX = this.#x(now);
     const label = step >= 86400 ? day : (at) => clock(at, step < 60);
-    for (const at of moments) {
-      if (Math.abs(this.#x(at) - nowX) < NOW_LABEL_PX) continue;
-      this.axisSliding.append(s("text", { x: this.#x(at).toFixed(1), y: 16 }, label(at)));
-    }
+    this.times = moments.filter((at) => Math.abs(this.#x(at) - nowX) >= NOW_LABEL_PX).map((at) => {
+      const x = this.#x(at);
+      return { x, half: labelWidth(label(at)) / 2, text: s("text", { x: x.toFixed(1), y: 16 }, label(at)) };
+    });
+    this.axisSliding.append(...this.times.map(({ text }) => text));
     this.axisSliding.append(s("text", { class: "now-name", x: nowX.toFixed(1), y: 16 }, "now"));
-    const room = s("clipPath", { id: "axis-room" }, s("rect", { x: this.left - 20, y: 0, width: this.width + 20 + RIGHT_PX, height: AXIS_PX }));
+    const room = s("clipPath", { id: "axis-room" }, s("rect", { x: this.left - BEFORE_PX, y: 0, width: this.width + BEFORE_PX + RIGHT_PX, height: AXIS_PX }));
     this.axis.replaceChildren(s("defs", {}, room), s("g", { "clip-path": "url(#axis-room)" }, this.axisSliding));
+  }
+
+  /** Hides times that the axis's ends would cut: of 21:35:30 the digits 21 would be left. */
+  #showWholeTimes() {
+    for (const { x, half, text } of this.times) {
+      const at = x + this.moved;
+      text.setAttribute("visibility", at - half >= this.left - BEFORE_PX && at + half <= this.#room ? "visible" : "hidden");
+    }
   }
 
   #definitions(height) {
