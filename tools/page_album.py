@@ -66,8 +66,8 @@ class Place:
 class Album:
     """The pictures drawn so far, and what is wrong in them."""
 
-    def __init__(self, driver: WebDriver, folder: Path, cut: Mapping[str, int] = MappingProxyType({})) -> None:
-        """`cut`: picture -> height in pixels of its upper part, of which another picture, `top-...`, is taken."""
+    def __init__(self, driver: WebDriver, folder: Path, cut: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`cut`: picture -> selector of what its upper part ends with, of which another, `top-...`, is taken."""
         self._driver = driver
         self._folder = folder
         self._cut = cut
@@ -194,8 +194,8 @@ class Album:
             settle(self._driver, is_waited_for="loading" not in state)
         name = f"{view}-{state}-{look.name}.png".replace(" ", "-")
         self._take(name)
-        if (top_px := self._cut.get(name)) is not None:
-            width = int(self._driver.execute_script("return document.documentElement.clientWidth"))
+        if (last := self._cut.get(name)) is not None:
+            width, top_px = self._driver.execute_script(_UPPER, last)
             self._take(f"top-{name}", clip={"x": 0, "y": 0, "width": width, "height": top_px, "scale": 1})
         self._taken.setdefault((view, state), []).append(name)
         wide = self._driver.execute_script(_BESIDE)
@@ -232,6 +232,11 @@ class Album:
             time.sleep(0.05)
 
 
+_UPPER = """
+    const { bottom } = document.querySelector(arguments[0]).getBoundingClientRect();
+    return [document.documentElement.clientWidth, Math.round(bottom + scrollY) + 6];
+"""
+"""Width of the page, and the height down to the end of an element and its shadow."""
 _BESIDE = """
     const { scrollWidth, clientWidth } = document.documentElement;
     return scrollWidth > clientWidth ? `${scrollWidth} px in ${clientWidth}` : "";

@@ -40,8 +40,8 @@ FURTHER = (
 """Views of which one picture as they are is enough."""
 DOCS = {"overview-full-light-1440.png": "dashboard.png", "trainer-full-light-1440.png": "trainer.png"}
 """Picture -> the one in the docs, which is its upper part."""
-TOPS_PX = {"overview-full-light-1440.png": 1250, "trainer-full-light-1440.png": 1440}
-"""Heights of these: below begin tables of a machine's own paths."""
+TOPS = {"overview-full-light-1440.png": "#trainers .trainer", "trainer-full-light-1440.png": "#view .node-use"}
+"""What the upper parts end with: below begin further trainers, and a machine's own paths."""
 
 
 def main() -> None:
@@ -55,7 +55,7 @@ def main() -> None:
     only = set(filter(None, given.only.split(",")))
     chosen = [view for view in VIEWS if not only or view.name in only]
     with browser() as driver:
-        album = Album(driver, given.folder, TOPS_PX)
+        album = Album(driver, given.folder, TOPS)
         with running_service() as client:
             plan = gather(client, given.history_s)
             place = Place(client.address.url, client.address.token or "", EXAMPLES[0], plan)
