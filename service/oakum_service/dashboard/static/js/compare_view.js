@@ -255,7 +255,7 @@ export class CompareView {
   }
 
   #table(columns, sortedBy, runs) {
-    const head = columns.map(([title], i) => {
+    const head = columns.map(([title, , write], i) => {
       const sort = h("button", { type: "button", class: "sort" }, title);
       sort.addEventListener("click", () =>
         this.#change(() => {
@@ -263,10 +263,10 @@ export class CompareView {
           this.sort = title;
         }),
       );
-      return h("th", { scope: "col", class: i ? "number" : "", "aria-sort": title === sortedBy ? (this.isDown ? "descending" : "ascending") : null }, sort);
+      return h("th", { scope: "col", class: write ? "number" : "", "aria-sort": title === sortedBy ? (this.isDown ? "descending" : "ascending") : null }, sort);
     });
     const rows = runs.map((run) =>
-      h("tr", {}, ...columns.map(([, of, write = String], i) => (i ? h("td", { class: "number" }, of(run) === null ? "–" : write(of(run))) : h("th", { scope: "row" }, link(run.view.name, address(["trainers", run.view.id])))))),
+      h("tr", {}, ...columns.map(([, of, write], i) => (i ? h("td", { class: write ? "number" : "" }, of(run) === null ? "–" : (write ?? String)(of(run))) : h("th", { scope: "row" }, link(run.view.name, address(["trainers", run.view.id])))))),
     );
     return h("table", {}, h("caption", { class: "for-readers" }, "Trainers compared"), h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows));
   }

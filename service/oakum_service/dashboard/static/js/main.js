@@ -54,7 +54,7 @@ function showCluster(mine, cluster) {
 function showTitle({ cluster, view, ending }) {
   if (ending.signal.aborted) return;
   const held = cluster?.held ? "HELD: " : "";
-  const numbers = cluster ? `Oakum: ${cluster.num_training} of ${cluster.num_holes} idle nodes train` : "Oakum";
+  const numbers = cluster ? `Oakum: ${Math.min(cluster.num_training, cluster.num_holes)} of ${cluster.num_holes} idle nodes train` : "Oakum";
   document.title = held + (view ? `${view.title} – Oakum` : numbers);
 }
 

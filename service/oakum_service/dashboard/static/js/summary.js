@@ -23,11 +23,12 @@ export function showSummary(element, cluster, trainers, isAdmin) {
 }
 
 function training(cluster) {
+  const leaving = cluster.num_training - cluster.num_holes;
   return {
     title: "Nodes that train",
     value: count(cluster.num_training),
     unit: cluster.num_training === 1 ? "node" : "nodes",
-    note: `of ${count(cluster.num_holes)} without a foreground job`,
+    note: leaving > 0 ? `${count(leaving)} of them ${leaving === 1 ? "leaves" : "leave"} for a foreground job` : `of ${count(cluster.num_holes)} without a foreground job`,
   };
 }
 

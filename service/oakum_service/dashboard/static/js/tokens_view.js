@@ -56,7 +56,7 @@ export class TokensView {
       { key: "role", title: "Role", kind: "", of: ({ role }) => role },
       { key: "label", title: "Label", kind: "", of: ({ label }) => label },
       { key: "created", title: "Made", kind: "", of: ({ created_at: at }) => at, shown: ({ created_at: at }) => whole(at) },
-      { key: "expires", title: "Valid until", kind: "", of: ({ expires_at: at }) => at, shown: ({ expires_at: at }) => (at === null ? "it is revoked" : isOver(at) ? `expired ${whole(at)}` : whole(at)) },
+      { key: "expires", title: "Valid", kind: "", of: ({ expires_at: at }) => at, shown: ({ expires_at: at }) => (at === null ? "until it is revoked" : isOver(at) ? `expired ${whole(at)}` : `until ${whole(at)}`) },
       { key: "used", title: "Last use", kind: "", of: ({ used_at: at }) => at, shown: ({ used_at: at }) => (at === null ? "never" : whole(at)) },
       { key: "acts", title: "", kind: "", of: () => null, shown: (row) => this.#acts(row) },
     ];

@@ -48,6 +48,7 @@ export class Strip {
   /** Shows where the window is. */
   mark(window, now) {
     if (this.#shares === null) return;
+    if (this.caption.clientWidth !== this.drawnPx) this.#draw(); // also where no newer shares come
     const { from, to } = window.at(now);
     const x = Math.max(0, this.#x(from));
     const width = Math.max(Math.min(this.#x(Math.min(to, now)), this.caption.clientWidth - 1) - x, 4);
@@ -58,6 +59,7 @@ export class Strip {
   #draw() {
     const { columns, bands, from, to, keptFrom } = this.#shares;
     const width = this.caption.clientWidth;
+    this.drawnPx = width;
     this.chart.setAttribute("width", width);
     const step = width / columns;
     const tops = Array.from({ length: columns }, () => HEIGHT_PX);
