@@ -81,7 +81,7 @@ export class DelaysView {
     const jobs = trend.reduce((sum, period) => sum + period.starts, 0);
     const most = trend.reduce((worst, { max_s: max }) => Math.max(worst, max), 0);
     const some = jobs > starts.length ? `; the ${count(starts.length)} that waited longest are below` : "";
-    setText(this.worst, jobs ? `${count(jobs)} ${jobs === 1 ? "job" : "jobs"} started; the longest wait was ${duration(most)}${some}.` : "");
+    setText(this.worst, jobs ? `${count(jobs)} ${jobs === 1 ? "job" : "jobs"} started; the longest wait was ${duration(most)}${some}.` : "No job has started in this time.");
     setChildren(this.trend, trend, () => (trend.length ? [bars(trend, most)] : []));
     this.list.show(starts);
   }
