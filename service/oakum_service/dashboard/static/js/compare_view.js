@@ -255,7 +255,7 @@ export class CompareView {
   }
 
   #table(columns, sortedBy, runs) {
-    const head = columns.map(([title, , write], i) => {
+    const head = columns.map(([title, , write]) => {
       const sort = h("button", { type: "button", class: "sort" }, title);
       sort.addEventListener("click", () =>
         this.#change(() => {
