@@ -8,13 +8,13 @@ const MONTHS = 24;
 const LEDGER_EVERY_MS = 60_000;
 const NOBODY = "(no user)";
 const hours = (number) => (number === null ? "–" : number.toFixed(number < 10 ? 2 : 0));
-const limit = (number) => (number === null ? "any" : count(number));
+const within = (used, limit) => (limit === null ? used : `${used} of ${count(limit)}`);
 const COLUMNS = [
   { key: "user", title: "User", kind: "", of: ({ user }) => user },
-  { key: "trainers", title: "Live trainers", kind: "number", of: ({ trainers }) => trainers, shown: ({ trainers, limits }) => `${count(trainers)} of ${limit(limits.trainers)}` },
-  { key: "nodes", title: "Nodes now", kind: "number", of: ({ nodes }) => nodes, shown: ({ nodes, limits }) => `${count(nodes)} of ${limit(limits.nodes)}` },
+  { key: "trainers", title: "Live trainers", kind: "number", of: ({ trainers }) => trainers, shown: ({ trainers, limits }) => within(count(trainers), limits.trainers) },
+  { key: "nodes", title: "Nodes now", kind: "number", of: ({ nodes }) => nodes, shown: ({ nodes, limits }) => within(count(nodes), limits.nodes) },
   { key: "share", title: "Share of nodes lent", kind: "number", of: ({ share }) => share, shown: ({ share }) => percent(share) },
-  { key: "week", title: "Node-hours this week", kind: "number", of: ({ week }) => week, shown: ({ week, limits }) => `${hours(week)} of ${limit(limits.node_hours)}` },
+  { key: "week", title: "Node-hours this week", kind: "number", of: ({ week }) => week, shown: ({ week, limits }) => within(hours(week), limits.node_hours) },
   { key: "month", title: "Node-hours this month", kind: "number", of: ({ month }) => month, shown: ({ month }) => hours(month) },
   { key: "all", title: "Node-hours in two years", kind: "number", of: ({ all }) => all, shown: ({ all }) => hours(all) },
   { key: "trained", title: "Share trained", kind: "number", of: ({ trained }) => trained, shown: ({ trained }) => percent(trained) },
