@@ -55,6 +55,8 @@ from slurm_site import SlurmSite  # noqa: E402
 _CONDITIONS = ("alone", "sleepers", "filled", "killed", "hung")
 _TRAINERS = ("first", "second")
 _START_TIMEOUT_S = 120.0
+_SLEEP = "#!/bin/sh\nexec srun sleep 300\n"
+"""Slurm tells job steps to go, and lets the script itself run on until the grace is over."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ def _sleepers(site: SlurmSite) -> Iterator[None]:
                 continue
             idle = ("--partition=fill", "--Node", "--states=idle", "--format=%N")
             for node in site.run("sinfo", "--noheader", *idle).split():
-                site.attempt("sbatch", *options, f"--nodelist={node}", given="#!/bin/sh\nexec sleep 300\n")
+                site.attempt("sbatch", *options, f"--nodelist={node}", given=_SLEEP)
 
     thread = threading.Thread(target=fill, name="sleepers")
     thread.start()
