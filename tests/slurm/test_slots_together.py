@@ -53,10 +53,17 @@ def _both_stand_on_each_node(site: SlurmSite, client: OakumClient, specs: list[T
         "its GPUs are seen to be taken",
         lambda: [node.foreground_job for node in client.nodes().nodes].count(keeper) == _NODES,
     )
-    for spec in specs:
-        client.submit(spec)
-        wait_for_size(client, spec.name, spec.max_nodes)
-        site.attempt("scancel", keeper)
+    pairs, single = specs
+    client.submit(pairs)
+    wait_for_size(client, pairs.name, pairs.max_nodes)
+    site.run("scancel", keeper)
+    # Else a plan may clear a node of a pair for the heavier trainer.
+    wait_until(
+        "its GPUs are seen to be idle",
+        lambda: keeper not in [node.foreground_job for node in client.nodes().nodes],
+    )
+    client.submit(single)
+    wait_for_size(client, single.name, single.max_nodes)
 
 
 def _paced(name: str, gate: Path, **fields: object) -> TrainerSpec:
@@ -95,7 +102,10 @@ def test_a_job_of_one_gpu_takes_a_fragment_of_two_whole_and_disturbs_nobody_besi
     for name in (_PAIRS, _SINGLE):
         step = step_of(client, name)
         wait_until("it trains on", lambda name=name, step=step: step_of(client, name) > step)
-    assert client.explain(_PAIRS).reason.endswith("but only 1 more node is free.")
+    # The job's node is kept free until it has begun.
+    wait_until(
+        "the slot left is seen", lambda: client.explain(_PAIRS).reason.endswith("only 1 more node is free.")
+    )
 
     shared.run("scancel", job)
     wait_for_size(client, _PAIRS, 4)
