@@ -21,7 +21,7 @@ def bundle_name(slots: Sequence[str]) -> str:
     """Name of slots of one node that a fragment has together; of a single one its own."""
     if len(slots) == 1:
         return slots[0]
-    numbers = sorted(int(slot.partition(_SEPARATOR)[2]) for slot in slots)
+    numbers = sorted(map(number_of, slots))
     return f"{node_of(slots[0])}{_SEPARATOR}{JOINT.join(map(str, numbers))}"
 
 
@@ -39,6 +39,11 @@ def node_of(slot: str) -> str:
 def nodes_of(slots: Iterable[str]) -> list[str]:
     """The nodes that the slots are on, each once, in order."""
     return list(dict.fromkeys(map(node_of, slots)))
+
+
+def number_of(slot: str) -> int:
+    """The number of a slot on its node, from 0 on; 0 for a node as a whole."""
+    return int(slot.partition(_SEPARATOR)[2] or 0)
 
 
 def is_part(slot: str) -> bool:
