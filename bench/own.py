@@ -126,7 +126,7 @@ def _spec(name: str, nodes: int) -> TrainerSpec:
 
 
 def replay_own(service: SlurmService, minutes: float) -> dict[str, Any]:
-    """What `oakum replay own` says of the last minutes."""
+    """The JSON document of `oakum replay own` for the last `minutes`. Raises `RuntimeError` where it fails."""
     address = service.client().address
     command = [sys.executable, "-m", "oakum", "replay", "own", "--since", f"{max(1, round(minutes))}m", "--json"]
     environment = os.environ | {"OAKUM_URL": address.url, "OAKUM_TOKEN": address.token or ""}

@@ -76,7 +76,8 @@ class Foreground:
         self.submitted.append(Submitted(told.strip().partition(";")[0], arrival, at, note))
 
     def waits_s(self) -> list[float]:
-        """Waits of all jobs in order; waits until the last one has started."""
+        """How many seconds each job has waited for its start, in the order of submission. Returns once all have
+        started."""
         self._site.wait_until("every job has started", self._all_started, _START_TIMEOUT_S)
         return [float(job.note.read_text(encoding="utf-8")) - job.at for job in self.submitted]
 

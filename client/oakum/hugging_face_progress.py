@@ -93,7 +93,8 @@ def _set(holder: object, attributes: Mapping[str, Any]) -> None:
 
 
 class Follower(TrainerCallback):
-    """Corrects what the library counts from the beginning of its own loop, before other callbacks see it."""
+    """A callback of the library's Trainer. On a rank that has joined, the library counts the epoch and the sums of
+    losses from the beginning of its own loop: this corrects both before other callbacks see them."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer

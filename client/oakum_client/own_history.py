@@ -13,7 +13,7 @@ from oakum_client.rest.client import OakumClient
 from oakum_service.api.schemas.intervals import IdleTimeView, Interval
 from oakum_service.api.schemas.series import SeriesPoint
 from oakum_service.api.schemas.trainers import TrainerView
-from oakum_service.documents.slots import is_part, node_of
+from oakum_service.documents.slots import is_part, node_of, number_of
 from oakum_service.states import LIVE_STATES
 from oakum_solver.curves import Sample, fit_curve
 from oakum_solver.errors import LogError
@@ -129,7 +129,7 @@ def _parts(slots: Sequence[str]) -> Parts | None:
     """How the slots stand together; None where all are nodes. A node has as many as have ever had a number."""
     if not any(is_part(slot) for slot in slots):
         return None
-    numbers = [int(slot.partition(":")[2]) if is_part(slot) else 0 for slot in slots]
+    numbers = [*map(number_of, slots)]
     sizes: dict[str, int] = {}
     for slot, number in zip(slots, numbers, strict=True):
         sizes[node_of(slot)] = max(sizes.get(node_of(slot), 0), number + 1)

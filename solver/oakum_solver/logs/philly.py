@@ -154,7 +154,7 @@ def _slots(detail: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, int]]:
 
 
 def _slots_of_servers(path: Path, jobs: _Jobs) -> tuple[dict[str, int], list[str]]:
-    """Server -> how many GPUs it has, for those on which a job ran; notes."""
+    """The servers on which a job ran, each with the number of its GPUs, and notes on the list of servers."""
     seen: dict[str, int] = {}
     for attempt in jobs.attempts:
         for server, number in attempt.slots:
