@@ -24,7 +24,7 @@ from oakum_service.db.models.fragments import Fragment, FragmentState, Report, l
 from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
-from oakum_service.documents.slots import bundle_name, slots_in
+from oakum_service.documents.slots import bundle_name, node_of, slots_in
 from oakum_service.errors import SchedulerError, SubmissionRefused
 from oakum_service.fragments.configs import FragmentConfigs
 from oakum_service.logs.fields import about
@@ -194,7 +194,8 @@ def _taken_since(session: Session, seen_at: float) -> bool:
 def _release(session: Session, grants: dict[str, str], snapshot: Snapshot, now: float) -> None:
     """Release each fragment whose node the plan no longer grants to its trainer, unless the scheduler itself
     takes the node. One that reaches its time limit soon trains on until all that its trainer is granted is
-    ready: its successor, too."""
+    ready: its successor, too. One whose node another trainer is to have trains on where nothing may begin yet:
+    what it left would stand idle, and the next plan, which could not count on it, would take more."""
     live = live_fragments(session)
     begun = [each for each in live if each.ready_at is not None and not each.released and not each.cause]
     ready = {slot for each in begun for slot in each.slots}
@@ -207,6 +208,9 @@ def _release(session: Session, grants: dict[str, str], snapshot: Snapshot, now: 
         if fragment.released or taken or is_granted:
             continue
         if fragment.node in ending and fragment.trainer_id in unready:
+            continue
+        is_for_another = any(slot in grants for slot in fragment.slots)
+        if is_for_another and node_of(fragment.node) in snapshot.handing_over:
             continue
         release(fragment, session.get_one(Trainer, fragment.trainer_id))
 

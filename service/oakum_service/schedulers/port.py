@@ -67,6 +67,9 @@ class Snapshot:
     """Fragments whose jobs the scheduler has ended at their time limit."""
     closed: str = ""
     """Why the scheduler begins no job of ours on any node, as a clause; empty if it does."""
+    handing_over: frozenset[str] = frozenset()
+    """Nodes, not slots, on which nothing of ours may begin at present, since the scheduler hands nodes over to a
+    foreground job that may get these. Our fragments there go on."""
     announced: Announcements = field(default_factory=Announcements)
     """What it expects to take nodes, for people to see: plans go by `Node.announced_at`."""
 

@@ -71,8 +71,14 @@ def holes(*names: str) -> tuple[Node, ...]:
     return tuple(Node(name, NodeState.HOLE, f"address of {name}") for name in names)
 
 
-def launch(sessions: Sessions, folder: Path, scheduler: OneByOne, grants: dict[str, list[str]]) -> dict[str, str]:
-    """Carry out a plan; returns node -> state of each fragment."""
+def launch(
+    sessions: Sessions,
+    folder: Path,
+    scheduler: OneByOne,
+    grants: dict[str, list[str]],
+    snapshot: Snapshot | None = None,
+) -> dict[str, str]:
+    """Carry out a plan, by default on nodes that are all idle; returns node -> state of each fragment."""
     lease = LeaseHolder(sessions, alone=True)
     assert lease.acquire()
     with sessions.begin() as session:
@@ -86,7 +92,7 @@ def launch(sessions: Sessions, folder: Path, scheduler: OneByOne, grants: dict[s
     configs = FragmentConfigs(Settings(data_dir=folder), b"secret", "http://service.test", 10.0)
     executor = Executor(lease, scheduler, configs)  # type: ignore[arg-type]
     nodes = holes(*(node for granted in grants.values() for node in granted))
-    executor.carry_out(plan_id, Observation(1, Snapshot(time.time(), nodes, ())))
+    executor.carry_out(plan_id, Observation(1, snapshot or Snapshot(time.time(), nodes, ())))
     assert not executor.submissions.under_way()
     with sessions.begin() as session:
         return dict(session.execute(select(Fragment.node, Fragment.state)).all())
@@ -244,6 +250,30 @@ def test_what_has_not_been_handed_in_when_a_fragment_is_told_to_go_never_starts(
     states = launch(sessions, tmp_path, scheduler, {"waiting": ["n1", "n2"]})
     assert scheduler.groups == [["n1"]]
     assert states == {"n1": FragmentState.LIVE, "n2": FragmentState.ENDED, "n9": FragmentState.LIVE}
+
+
+@pytest.mark.parametrize(
+    ("handing_over", "granted_to", "is_released"),
+    [({"n1"}, "other", False), ({"n2"}, "other", True), ({"n1"}, None, True)],
+    ids=["its node", "others", "nobody is to have it"],
+)
+def test_nothing_is_released_for_a_trainer_that_may_not_begin_there_yet(
+    sessions: Sessions, tmp_path: Path, handing_over: set[str], granted_to: str | None, is_released: bool
+) -> None:
+    """Slots that it left would stand idle meanwhile and be missing in the next plan, which would take more."""
+    with sessions.begin() as session:
+        session.add(Trainer(id="light", name="light", spec=SPEC, state="running", submitted_at=0.0))
+        session.flush()
+        fragment = Fragment(
+            id="f", trainer_id="light", node="n1:0+1", state=FragmentState.LIVE, launched_at=a_moment_ago()
+        )
+        session.add(fragment)
+    nodes = (*holes("n1:0", "n1:1"), Node("n1:2", NodeState.UNAVAILABLE, "n1", job="9"))
+    snapshot = Snapshot(time.time(), nodes, (OwnJob("1", "f", "n1:0+1"),), handing_over=frozenset(handing_over))
+    grants = {} if granted_to is None else {granted_to: ["n1:0", "n1:1"]}
+    launch(sessions, tmp_path, OneByOne(), grants, snapshot)
+    with sessions.begin() as session:
+        assert session.get_one(Fragment, "f").released is is_released
 
 
 def add_fragments(sessions: Sessions, state: FragmentState, count: int, **fields: object) -> list[str]:

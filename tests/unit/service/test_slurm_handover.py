@@ -153,6 +153,7 @@ def test_a_kept_node_is_not_available_and_one_with_a_fragment_of_ours_stays_a_ho
         (NodeState.HOLE, None),
         (NodeState.UNAVAILABLE, None),
     ]
+    assert snapshot.handing_over == {"n1", "n2", "n3"}
 
 
 def test_what_waits_for_a_node_or_has_begun_since_is_in_the_way() -> None:

@@ -193,7 +193,8 @@ def to_snapshot(
         if fragment is not None:
             slots.setdefault(fragment, []).append(node.name)
     announced = announcements(frozenset(node.name for node in ours), state, foreign)
-    return Snapshot(state.taken_at, nodes, tuple(_own_jobs(own, slots, warning_s)), announced=announced)
+    own_jobs = tuple(_own_jobs(own, slots, warning_s))
+    return Snapshot(state.taken_at, nodes, own_jobs, handing_over=frozenset(wanted), announced=announced)
 
 
 @dataclass(frozen=True)
