@@ -87,7 +87,7 @@ class Page:
 
     def forget(self) -> None:
         """Let the browser forget what pages of the server have stored."""
-        stored = {"origin": self.server.url.rstrip("/"), "storageTypes": "local_storage"}
+        stored = {"origin": self.server.url.rstrip("/"), "storageTypes": "cookies,local_storage"}
         self.driver.execute_cdp_cmd("Storage.clearDataForOrigin", stored)  # type: ignore[attr-defined]
 
     def go(self, view: str = "") -> None:

@@ -19,7 +19,6 @@ class ServicePage(Page):
 
     def enter(self, token: str, view: str = "") -> None:
         """Sign in with the token and open a view."""
-        self.driver.delete_all_cookies()
         self.open(token)
         self.wait(lambda: self.shows("#account"), "the account")
         self.go(view)
