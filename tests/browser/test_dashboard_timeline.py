@@ -252,6 +252,7 @@ class TestPicture:
         opened.driver.execute_script(CHOOSE, "show", "dense")
         opened.wait(lambda: opened.shows("canvas.density"), "the picture of all nodes")
         assert not opened.shows(".rows")
+        assert not opened.shows("#legend"), "colours that this picture does not have"
         script = "const c = document.querySelector('canvas.density'); return [c.width, c.height]"
         opened.wait(lambda: opened.driver.execute_script(script)[1] == 12, "a band for each node")
         picture = "canvas.density"
@@ -259,6 +260,7 @@ class TestPicture:
         opened.wait(lambda: any("foreground jobs 49" in text for text in opened.texts(".tip p")), "shares")
         opened.on(picture, lambda e: ActionChains(opened.driver).double_click(e).perform())
         opened.wait(lambda: opened.shows(".rows"), "the rows")
+        assert opened.shows("#legend")
         assert opened.errors() == []
 
     def test_pointing_and_clicking_tell_what_a_bar_is(self, opened: Page) -> None:

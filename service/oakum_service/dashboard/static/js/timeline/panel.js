@@ -146,6 +146,7 @@ export class TimelinePanel {
     this.picture.draw(shown, now, (node) => this.store.of(node), forecast, this.#inWords(nodes));
     this.picture.scroller.hidden = this.#isDense;
     this.density.canvas.hidden = !this.#isDense;
+    byId("legend").hidden = this.#isDense; // Its colours are those of the strip, which names them.
     for (const id of ["rows-order", "rows-find"]) byId(id).disabled = this.#isDense; // They are about rows.
     this.density.place(shown, this.picture.left, this.picture.width);
     this.keys.frame();

@@ -21,7 +21,7 @@ export class Strip {
     this.window = s("rect", { class: "strip-window", y: 1, height: HEIGHT_PX - 2, rx: 3 });
     this.told = h("span", {}, "Loading…");
     const keys = Object.entries({ ...USE_NAMES, rest: "unavailable, or not known" }).map(([use, name]) => h("li", {}, h("span", { class: `key strip-${use}` }), name));
-    this.caption = h("div", { class: "strip-caption" }, this.told, h("ul", { class: "legend", "aria-label": "Colours of the strip" }, ...keys));
+    this.caption = h("div", { class: "strip-caption" }, this.told, h("ul", { class: "legend", "aria-label": "Colours of the strip and of all nodes at once" }, ...keys));
     root.append(this.chart, this.caption);
     this.chart.addEventListener("pointerdown", (event) => this.#grab(event));
   }
