@@ -29,8 +29,6 @@ from rich.progress import Progress
 
 from oakum_client.cli import output
 from oakum_client.cli.replay_own import print_own
-from oakum_service.db.engine import open_engine, open_sessions
-from oakum_service.identity import tokens
 from oakum_service.schedulers.slurm.hooks.installation import HookInstallation
 from oakum_worker.spec import TrainerSpec
 
@@ -81,21 +79,13 @@ def cluster(nodes: int, poll_s: float | None, folder: Path) -> Iterator[tuple[Sl
         try:
             client = service.start()
             if poll_s is None:
-                made.install(client.address.url, _hook_token(service), owner="slurm")
+                made.install(client.address.url, service.hook_token(), owner="slurm")
             yield site, service
         finally:
             site.cancel_all()
             service.end()
     finally:
         site.down()
-
-
-def _hook_token(service: SlurmService) -> str:
-    engine = open_engine(f"sqlite:///{service.data_dir / 'oakum.db'}")
-    with open_sessions(engine).begin() as session:
-        token = tokens.create(session, "slurm-hooks", "hook")
-    engine.dispose()
-    return token
 
 
 def fill(site: SlurmSite, service: SlurmService, minutes: float, seed: int) -> int:

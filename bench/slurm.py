@@ -46,7 +46,7 @@ from oakum_client.cli import output
 _ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(_ROOT / "tests" / "support"), str(_ROOT / "tools")]
 
-from running_service import small_spec, wait_for_size  # noqa: E402
+from running_service import small_spec, train_side_by_side  # noqa: E402
 from shared_nodes import conditions  # noqa: E402
 from shared_nodes import jobs as shared_jobs  # noqa: E402
 from slurm_service import SlurmService  # noqa: E402
@@ -177,10 +177,10 @@ def _service(site: SlurmSite, folder: Path, condition: str, grace_s: float) -> I
     try:
         client = service.start()
         half = site.num_nodes // 2
-        for name in _TRAINERS:
-            client.submit(small_spec(name, epochs=1_000_000, arguments={"step_s": 0.1}, max_nodes=half))
-        for name in _TRAINERS:
-            wait_for_size(client, name, half, timeout_s=_START_TIMEOUT_S)
+        specs = [
+            small_spec(name, epochs=1_000_000, arguments={"step_s": 0.1}, max_nodes=half) for name in _TRAINERS
+        ]
+        train_side_by_side(client, specs, half, _START_TIMEOUT_S)
         yield service
     finally:
         site.cancel_all()

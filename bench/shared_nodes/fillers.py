@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from oakum_worker.spec import TrainerSpec
-from running_service import small_spec, wait_for_size
+from running_service import small_spec, train_side_by_side
 from shared_nodes.jobs import MEMORY_MB
 from slurm_service import SlurmService
 from slurm_site import SlurmSite
@@ -37,10 +37,8 @@ def trainers(
     try:
         client = service.start()
         half = num_gpus // 2
-        for name in TRAINERS:
-            client.submit(trainer_spec(name, folder, step_s, half))
-        for name in TRAINERS:
-            wait_for_size(client, name, half, timeout_s=_START_TIMEOUT_S)
+        specs = [trainer_spec(name, folder, step_s, half) for name in TRAINERS]
+        train_side_by_side(client, specs, half, _START_TIMEOUT_S)
         yield service
     finally:
         site.cancel_all()

@@ -16,8 +16,6 @@ from pathlib import Path
 import pytest
 
 from oakum_service.config import SlurmSettings
-from oakum_service.db.engine import open_engine, open_sessions
-from oakum_service.identity import tokens
 from oakum_service.schedulers.slurm.hooks.installation import HookInstallation
 from oakum_service.schedulers.slurm.hooks.trial_job import try_hooks
 from patient_hooks import make_patient
@@ -36,10 +34,7 @@ class HookedSite:
         self.made = HookInstallation(folder / "hooks", folder / "spool", folder / "memory")
         self.service = RunningService(folder)
         self.url = self.service.start().address.url
-        engine = open_engine(f"sqlite:///{self.service.data_dir / 'oakum.db'}")
-        with open_sessions(engine).begin() as session:
-            self.token = tokens.create(session, "slurm-hooks", "hook")
-        engine.dispose()
+        self.token = self.service.hook_token()
         self.install_for(self.url, self.token)
         lines = (*self.made.slurm_conf(), *self.made.slurm_conf_of_nodes(), "PrologFlags=Alloc")
         self.slurm = SlurmSite.make(nodes=_NODES, lines=lines)

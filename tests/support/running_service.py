@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,8 @@ import psutil
 from oakum_client.rest.client import OakumClient
 from oakum_service.api.schemas.events import Event
 from oakum_service.api.schemas.trainers import TrainerView
+from oakum_service.db.engine import open_engine, open_sessions
+from oakum_service.identity import tokens
 from oakum_service.schedulers.fragment_processes import AGENT_MODULES
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
@@ -103,6 +106,14 @@ class RunningService:
         except Exception:
             return None
         return client
+
+    def hook_token(self) -> str:
+        """A new token for the scheduler's hooks."""
+        engine = open_engine(f"sqlite:///{self.data_dir / 'oakum.db'}")
+        with open_sessions(engine).begin() as session:
+            token = tokens.create(session, "slurm-hooks", "hook")
+        engine.dispose()
+        return token
 
     def take_nodes(self, nodes: int, run_s: float) -> None:
         """Have a foreground job take nodes of the embedded cluster."""
@@ -220,6 +231,16 @@ def wait_for_size(client: OakumClient, name: str, nodes: int, timeout_s: float =
         return view if len(view.nodes) == nodes and view.steps_at_size.get(nodes) else None
 
     return wait_until(f"{name} trains on {nodes} nodes", probe, timeout_s)
+
+
+def train_side_by_side(
+    client: OakumClient, specs: Sequence[TrainerSpec], nodes: int, timeout_s: float = DEADLINE_S
+) -> None:
+    """Submit the trainers and wait until each trains on so many nodes."""
+    for spec in specs:
+        client.submit(spec)
+    for spec in specs:
+        wait_for_size(client, spec.name, nodes, timeout_s)
 
 
 def wait_for_generation(client: OakumClient, name: str, after: int, nodes: int | None = None) -> Event:

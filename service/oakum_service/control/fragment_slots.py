@@ -66,16 +66,15 @@ def due(session: Session, snapshot: Snapshot, settings: Settings) -> dict[str, F
 def _undecided(session: Session, site: Site) -> dict[str, FragmentSlots | None]:
     """Id -> what was decided last, for live trainers without fragments; where all nodes are given as a whole only
     for those for which something else was decided, of which there are few."""
-    columns = Trainer.id, Trainer.spec, Trainer.members, Trainer.fragment_slots
-    live = session.execute(select(*columns).where(Trainer.state.in_(LIVE_STATES))).all()
+    begun = select(Fragment.trainer_id).where(Fragment.is_live)
+    rows = select(Trainer.id, Trainer.spec, Trainer.members, Trainer.fragment_slots)
+    waiting = session.execute(rows.where(Trainer.state.in_(LIVE_STATES), Trainer.id.not_in(begun)))
     is_shared = any(size > 1 for size in site.sizes.values())
-    before = {
+    return {
         id_: decided
-        for id_, spec, members, decided in live
+        for id_, spec, members, decided in waiting
         if spec.slots_per_fragment == "auto" and not members and (is_shared or decided is not None)
     }
-    busy = set(session.scalars(select(Fragment.trainer_id).where(Fragment.is_live))) if before else set()
-    return {id_: decided for id_, decided in before.items() if id_ not in busy}
 
 
 def _is_news(before: FragmentSlots | None, new: FragmentSlots) -> bool:
