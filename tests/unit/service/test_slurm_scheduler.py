@@ -100,6 +100,7 @@ def test_a_fragment_is_a_job_of_one_whole_node_that_slurm_may_end(
         "ntasks-per-node": "1",
         "partition": "fill",
         "time": "225",
+        "time-min": "2",
         "signal": "USR2@12",
         "exclusive": "",
         "no-requeue": "",
@@ -147,7 +148,7 @@ def test_a_fragment_that_slurm_cannot_preempt_is_short(site: Site) -> None:
     site.scheduler.start(lambda: None)
     site.picture(lambda s: bool(s.nodes))
     site.scheduler.submit(site.config("n1"))
-    assert site.script_options()["time"] == "9"
+    assert (site.script_options()["time"], site.script_options()["time-min"]) == ("9", "2")
 
 
 def test_a_submission_that_no_reading_shows_yet_is_among_our_jobs(site: Site) -> None:

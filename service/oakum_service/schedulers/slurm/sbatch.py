@@ -40,6 +40,8 @@ class SlurmJobOptions:
     name: str
     partition: str
     time_limit_min: int
+    least_time_min: int
+    """So short Slurm may make the limit where the job then fits in before a pending job."""
     signal_before_end_s: int
     """Seconds before the time limit at which Slurm sends SIGUSR2: the time for the last replica's checkpoint."""
     node: str | None = None
@@ -184,7 +186,7 @@ def _refusals(options: SlurmJobOptions) -> Iterator[None]:
 
 
 def _additional(options: SlurmJobOptions) -> dict[str, Any]:
-    always = {"no-requeue": True, "export": ",".join(_exported())}
+    always = {"no-requeue": True, "export": ",".join(_exported()), "time-min": options.least_time_min}
     share = options.share
     if share is None:
         return {**always, "exclusive": True, "mem": "0", **options.extra}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -197,6 +198,7 @@ class Submitter:
             name=self._instance.job_name(intent),
             partition=self._settings.partition,
             time_limit_min=time_limit_min,
+            least_time_min=min(time_limit_min, math.ceil(self._settings.shortest_s / 60)),
             signal_before_end_s=max(1, round(self._grace_s)),
             node=node,
             share=share,
