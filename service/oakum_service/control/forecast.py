@@ -15,7 +15,7 @@ from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment, Report
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
-from oakum_service.documents.slots import is_part, node_of
+from oakum_service.documents.slots import is_part, node_of, slots_in
 from oakum_service.orders.given_forecast import given
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState
@@ -24,6 +24,8 @@ from oakum_worker.protocol import Held, Phase
 
 _PAST_HOLES = 500
 """How many of the newest holes count: a cluster's use changes."""
+_CLEARED_WITHIN_S = 30.0
+"""A node that our job has left for so long and that is not idle yet is not expected to be so soon."""
 _LEAVING = {Phase.LEAVING, Phase.LEFT, Phase.FINISHED, Phase.FAILED}
 
 
@@ -120,7 +122,9 @@ def idle_nodes(
     preference: Sequence[str] = (),
     label: Callable[[Node], str] = lambda _: "",
 ) -> list[IdleNode]:
-    """Every idle node with the forecast of how long its hole goes on, in order of preference.
+    """Every idle node with the forecast of how long its hole goes on, in order of preference; and those that the
+    scheduler still clears after a fragment that has just left. Without these, whatever a plan moves from one
+    trainer to another would be missing in the next one, which would take more.
 
     The horizon of a node with an announced foreground job follows from the announcement. Otherwise it is learnt
     from past holes if `learned`, else infinite. With `learned`, nodes expected to leave together share a cohort.
@@ -132,7 +136,12 @@ def idle_nodes(
     started = _hole_starts(session)
     held = _holding(session)
     holding = {slot: holder for holder in held for slot in holder.fragment.slots}
-    holes = [node for node in snapshot.nodes if node.state is NodeState.HOLE]
+    just_left = _just_left(session, now)
+    holes = [
+        node
+        for node in snapshot.nodes
+        if node.state is NodeState.HOLE or (node.clearing and node.name in just_left)
+    ]
     given_back = {slot for holder in held if _is_taken(holder, snapshot) for slot in holder.fragment.slots}
     holes = [node for node in holes if node.name not in given_back]
     ages_s = [max(0.0, now - started.get(node.name, now)) for node in holes]
@@ -148,13 +157,21 @@ def idle_nodes(
     readiness = {name: holder.readiness for name, holder in holding.items()}
     opened = {node_of(node.name) for node in snapshot.nodes if node.state is not NodeState.HOLE}
     opened |= {node_of(name) for name in holding}
+    cleared = {node.name for node in holes if node.clearing}
 
-    def order(node: IdleNode) -> tuple[int, bool, int]:
+    def order(node: IdleNode) -> tuple[int, bool, bool, int]:
         # Parts of nodes that are wholly idle come last: foreground jobs may want them whole.
         opens_another = is_part(node.node) and node_of(node.node) not in opened
-        return readiness.get(node.node, 0), opens_another, rank.get(node.node, len(rank))
+        is_cleared = node.node in cleared
+        return readiness.get(node.node, 0), is_cleared, opens_another, rank.get(node.node, len(rank))
 
     return sorted(nodes, key=order)
+
+
+def _just_left(session: Session, now: float) -> set[str]:
+    """The slots whose fragments have ended lately."""
+    lately = select(Fragment.node).where(Fragment.ended_at >= now - _CLEARED_WITHIN_S)
+    return {slot for name in session.scalars(lately) for slot in slots_in(name)}
 
 
 def _is_taken(holder: _Holder, snapshot: Snapshot) -> bool:

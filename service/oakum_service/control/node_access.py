@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from oakum_service.documents.node import Node
-from oakum_service.states import NodeState
 from oakum_worker.spec import TrainerSpec
 
 
@@ -21,10 +20,10 @@ class NodeAccess:
 
     @classmethod
     def among(cls, nodes: Iterable[Node], specs: Iterable[TrainerSpec]) -> NodeAccess:
-        """The labels of those of the nodes that are holes, where trainers of these specs want nodes."""
+        """The labels of the nodes that foreground jobs leave, where trainers of these specs want nodes."""
         features = frozenset(feature for spec in specs for feature in spec.slurm.features)
-        holes = (node for node in nodes if node.state is NodeState.HOLE)
-        return cls({_label(node, features): node for node in holes}, features)
+        left = (node for node in nodes if node.is_left)
+        return cls({_label(node, features): node for node in left}, features)
 
     def label(self, node: Node) -> str:
         """The node's label."""

@@ -72,9 +72,11 @@ class ReportReader:
         launch_records.note_begun(session, trainer, fragment, is_ready=is_ready)
         if fragment.ready_at is None and report.startup_s is not None:
             fragment.ready_at = now
-            trainer.durations = with_another(trainer.durations, START_UP, report.startup_s)
+            # The scheduler's part counts as well: a node has stood idle since the launch.
+            start_up_s = max(report.startup_s, now - fragment.launched_at)
+            trainer.durations = with_another(trainer.durations, START_UP, start_up_s)
             event_log.record(
-                session, "fragment.ready", trainer.name, f"{fragment.node}: ready after {report.startup_s:.1f} s"
+                session, "fragment.ready", trainer.name, f"{fragment.node}: ready after {start_up_s:.1f} s"
             )
         if fragment.training_at is None and report.generation > 0:
             fragment.training_at = now

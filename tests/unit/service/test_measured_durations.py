@@ -90,6 +90,14 @@ def test_one_slow_rescale_does_not_change_what_is_expected(sessions: Sessions, t
     assert trainer.view.start_up.last_s == 50.0
 
 
+def test_a_start_up_begins_with_the_launch(sessions: Sessions, trainer: ScriptedTrainer) -> None:
+    """The node stands idle while the scheduler has the job wait."""
+    trainer.launch("b")
+    trainer.say("b", Phase.READY, startup_s=3.0)
+    trainer.turn(after_s=8.0)
+    assert trainer.view.start_up.last_s == 8.0
+
+
 def test_what_was_measured_outlives_a_restart(sessions: Sessions, trainer: ScriptedTrainer) -> None:
     grow(trainer, "b", 2.0)
     trainer.restart()

@@ -13,7 +13,7 @@ from oakum_service.config import Settings
 from oakum_service.control.plan import pose
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models.cluster import NodeInterval
-from oakum_service.db.models.fragments import Fragment, Report
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report
 from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
@@ -33,6 +33,24 @@ def test_parts_of_nodes_in_use_are_taken_before_a_node_that_is_idle_as_a_whole(s
     taken = Node("n2:0", NodeState.FOREGROUND, "10.0.0.1", job="7")
     problem = posed(sessions, (*holes("n1:0", "n1:1"), taken, *holes("n2:1")))
     assert [group.nodes for group in problem.groups] == [("n2:1", "n1:0", "n1:1")]
+
+
+@pytest.mark.parametrize(
+    ("left_s", "clearing", "offered"),
+    [(5.0, True, ("n1", "n2")), (60.0, True, ("n1",)), (5.0, False, ("n1",))],
+    ids=["being cleared", "not cleared for a minute", "taken"],
+)
+def test_a_node_that_a_fragment_has_just_left_counts_while_it_is_cleared(
+    sessions: Sessions, left_s: float, clearing: bool, offered: tuple[str, ...]
+) -> None:
+    """A plan that moved it from one trainer to another would otherwise be followed by one that moves a second."""
+    trainer = submit(sessions, "digits")
+    with sessions.begin() as session:
+        ended = Fragment(id="f", trainer_id=trainer, node="n2", state=FragmentState.ENDED, launched_at=NOW - 100)
+        ended.ended_at = NOW - left_s
+        session.add(ended)
+    left = Node("n2", NodeState.UNAVAILABLE, "10.0.0.1", clearing=clearing)
+    assert posed(sessions, (left, *holes("n1"))).groups[0].nodes == offered
 
 
 def test_nodes_whose_holes_began_in_one_snapshot_are_a_cohort(sessions: Sessions) -> None:
