@@ -199,7 +199,7 @@ def start_as_slurm_does(folder: Path) -> None:
     sbatch, script = folder / "sbatch", folder / "script"
     sbatch.write_text(f'#!/bin/sh\ncp "$2" {script}\necho 7\n', encoding="utf-8")
     sbatch.chmod(0o700)
-    options = SlurmJobOptions("oakum-test", "main", 5, 2, 10, sbatch=(str(sbatch),))
+    options = SlurmJobOptions("oakum-test", "main", 5, 10, sbatch=(str(sbatch),))
     submit_slurm(folder / "f1", fragment_config(folder), options)
     (folder / "f1" / CONFIG_NAME).unlink()
     (line,) = (each for each in script.read_text(encoding="utf-8").splitlines() if each.startswith("srun "))

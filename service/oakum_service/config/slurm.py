@@ -79,7 +79,7 @@ class SlurmSettings(SettingsGroup):
     or KillWait where nothing preempts."""
     time_limit_s: Annotated[float, Field(ge=60)] = 4 * 3600.0
     """Longest time limit of a fragment's job, in seconds. The limit is shorter where a foreground job is
-    announced for the node, or where Slurm can fit the job in before a pending one only if it is."""
+    announced for the node."""
     unpreempted_limit_s: Annotated[float, Field(ge=60)] = 600.0
     """Longest time limit where Slurm preempts nothing (`preemption: none`), in seconds: an unannounced
     foreground job waits at most this long for a node."""

@@ -76,7 +76,6 @@ def test_an_array_is_kept_off_all_nodes_but_those_of_its_fragments(site: Site) -
         "nodelist": None,
         "nodes": "1",
         "time": "186",
-        "time-min": "2",
         "no-requeue": "",
     }
     assert {name: options.get(name) for name in wanted} == wanted

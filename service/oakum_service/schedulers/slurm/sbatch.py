@@ -40,10 +40,10 @@ class SlurmJobOptions:
     name: str
     partition: str
     time_limit_min: int
-    least_time_min: int
-    """So short Slurm may make the limit where the job then fits in before a pending job."""
     signal_before_end_s: int
     """Seconds before the time limit at which Slurm sends SIGUSR2: the time for the last replica's checkpoint."""
+    least_time_min: int | None = None
+    """So short Slurm may make the limit where the job fits in before a pending one only then; None: no shorter."""
     node: str | None = None
     """The node to run on; None lets Slurm choose."""
     share: SlotShare | None = None
@@ -186,7 +186,9 @@ def _refusals(options: SlurmJobOptions) -> Iterator[None]:
 
 
 def _additional(options: SlurmJobOptions) -> dict[str, Any]:
-    always = {"no-requeue": True, "export": ",".join(_exported()), "time-min": options.least_time_min}
+    always: dict[str, Any] = {"no-requeue": True, "export": ",".join(_exported())}
+    if options.least_time_min is not None:
+        always["time-min"] = options.least_time_min
     share = options.share
     if share is None:
         return {**always, "exclusive": True, "mem": "0", **options.extra}

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from oakum_service.config import SlurmSettings
 from oakum_service.documents.node import Node
@@ -57,6 +58,14 @@ def _fraction(fragment: str) -> float:
     return int.from_bytes(hashlib.sha256(fragment.encode()).digest()[:4]) / 2**32
 
 
+class _Limit(NamedTuple):
+    """A job's time limit; of several, the least is the smallest."""
+
+    minutes: int
+    is_forecast: bool
+    """Whether it is so short for the sake of a foreground job whose start is announced."""
+
+
 class Submitter:
     """Submits fragments' jobs to Slurm, one by one or as arrays."""
 
@@ -80,8 +89,8 @@ class Submitter:
         refuses it, and `SchedulerError` if the node is no longer idle, or a foreground job is announced there too
         soon."""
         node = self._node(config, picture.snapshot)
-        limit_min, share = self._time_limit_min(node, config.fragment), self._share(config.node, node, picture)
-        options = self._options(config.fragment, config.spec.slurm, limit_min, share, node=node_of(config.node))
+        limit, share = self._limit(node, config.fragment), self._share(config.node, node, picture)
+        options = self._options(config.fragment, config.spec.slurm, limit, share, node=node_of(config.node))
         return submit_slurm(self._folder / config.fragment, config, options)
 
     def submit_any(self, configs: Sequence[FragmentConfig], picture: Picture) -> dict[str, str]:
@@ -93,17 +102,17 @@ class Submitter:
         if Slurm refuses the first array; those of a later one that it refuses are left out.
         """
         snapshot = picture.snapshot
-        limits_min = self._limits_min(configs, snapshot)
-        configs = [config for config in configs if config.fragment in limits_min]
+        limits = self._limits(configs, snapshot)
+        configs = [config for config in configs if config.fragment in limits]
         shares = {self._share(config.node, self._node(config, snapshot), picture) for config in configs}
         if len(configs) <= 1 or len(shares) > 1:
             return {config.fragment: self.submit(config, picture) for config in configs}
         [share] = shares
         job_ids: dict[str, str] = {}
-        for some in self._arrays(configs, limits_min):
+        for some in self._arrays(configs, limits):
             try:
-                limit_min = min(limits_min[config.fragment] for config in some)
-                job_ids |= self._submit_array(some, snapshot, limit_min, share)
+                limit = min(limits[config.fragment] for config in some)
+                job_ids |= self._submit_array(some, snapshot, limit, share)
             except SubmissionRefused as error:
                 if not job_ids:
                     raise
@@ -112,36 +121,36 @@ class Submitter:
         return job_ids
 
     def _arrays(
-        self, configs: Sequence[FragmentConfig], limits_min: Mapping[str, int]
+        self, configs: Sequence[FragmentConfig], limits: Mapping[str, _Limit]
     ) -> Iterator[Sequence[FragmentConfig]]:
         """The fragments of each array: those whose time limits are alike."""
         num = max(1, min(_MOST_ARRAYS, len(configs) // self._settings.array_from))
-        ordered = sorted(configs, key=lambda config: limits_min[config.fragment])
+        ordered = sorted(configs, key=lambda config: limits[config.fragment])
         for index in range(num):
             some = ordered[index * len(ordered) // num : (index + 1) * len(ordered) // num]
             yield [config for config in configs if config in some]
 
     def _submit_array(
-        self, configs: Sequence[FragmentConfig], snapshot: Snapshot, limit_min: int, share: SlotShare | None
+        self, configs: Sequence[FragmentConfig], snapshot: Snapshot, limit: _Limit, share: SlotShare | None
     ) -> dict[str, str]:
         array = str(uuid.uuid4())
         nodes = {node_of(config.node) for config in configs}
         others = fold({node_of(node.name) for node in snapshot.nodes} - nodes)
         asked = configs[0].spec.slurm  # all are of one trainer
-        options = self._options(array, asked, limit_min, share, exclude=others or None)
+        options = self._options(array, asked, limit, share, exclude=others or None)
         job_ids = submit_slurm_array(self._folder / array, configs, options)
         return {config.fragment: job_id for config, job_id in zip(configs, job_ids, strict=True)}
 
-    def _limits_min(self, configs: Sequence[FragmentConfig], snapshot: Snapshot) -> dict[str, int]:
-        """Fragment -> its time limit in minutes, for the fragments whose nodes may be used."""
-        limits_min = {}
+    def _limits(self, configs: Sequence[FragmentConfig], snapshot: Snapshot) -> dict[str, _Limit]:
+        """Fragment -> its time limit, for the fragments whose nodes may be used."""
+        limits = {}
         for config in configs:
             try:
                 node = self._node(config, snapshot)
-                limits_min[config.fragment] = self._time_limit_min(node, config.fragment)
+                limits[config.fragment] = self._limit(node, config.fragment)
             except SchedulerError as error:
                 _log.info("fragment on %s is left out: %s", config.node, error)
-        return limits_min
+        return limits
 
     def _share(self, slots: str, node: Node, picture: Picture) -> SlotShare | None:
         """What a job for the slots of this name asks for of their node; None where it gets the node as a whole.
@@ -164,11 +173,11 @@ class Submitter:
             raise SchedulerError(f"{node.name} is no longer a node that the trainer's slurm options let it have")
         return node
 
-    def _time_limit_min(self, node: Node, fragment: str) -> int:
+    def _limit(self, node: Node, fragment: str) -> _Limit:
         """The job's time limit in whole minutes: until the next foreground job announced for the node, at most the
         fragment's share of the configured limit. Raises `SchedulerError` if that is too short."""
         own_s = self._settings.longest_s * (1 - _SPREAD * _fraction(fragment))
-        limit_s = max(self._settings.shortest_s, own_s)
+        limit_s = longest_s = max(self._settings.shortest_s, own_s)
         if node.announced_at is not None:
             limit_s = min(limit_s, node.announced_at - time.time())
         if limit_s < self._settings.shortest_s:
@@ -176,13 +185,13 @@ class Submitter:
                 f"{node.name} is wanted in {max(0.0, limit_s):.0f} s, and no fragment is submitted for less than "
                 f"{self._settings.shortest_s:.0f} s"
             )
-        return int(limit_s // 60)
+        return _Limit(int(limit_s // 60), limit_s < longest_s)
 
     def _options(
         self,
         intent: str,
         asked: SlurmSpec,
-        time_limit_min: int,
+        limit: _Limit,
         share: SlotShare | None,
         *,
         node: str | None = None,
@@ -192,13 +201,15 @@ class Submitter:
         allow since the trainer was submitted."""
         if (why := self._settings.refusal(asked)) is not None:
             raise SubmissionRefused(why)
+        # Slurm's forecast changes whenever a job ends early. Other jobs would be made so short without need.
+        shortest_min = math.ceil(self._settings.shortest_s / 60)
         given = asked.model_dump(exclude_none=True)
         options = {name: value for name, value in self._settings.options.items() if name not in given}
         return SlurmJobOptions(
             name=self._instance.job_name(intent),
             partition=self._settings.partition,
-            time_limit_min=time_limit_min,
-            least_time_min=min(time_limit_min, math.ceil(self._settings.shortest_s / 60)),
+            time_limit_min=limit.minutes,
+            least_time_min=min(limit.minutes, shortest_min) if limit.is_forecast else None,
             signal_before_end_s=max(1, round(self._grace_s)),
             node=node,
             share=share,
