@@ -39,8 +39,9 @@ def job(number: int, *states: str, nodes: str = "", **fields: object) -> SlurmJo
     return SlurmJob(id=number, states=states or ("RUNNING",), nodes=nodes, **values)
 
 
-def own(number: int, fragment: str, *states: str, nodes: str = "") -> SlurmJob:
-    return job(number, *states, nodes=nodes, name=INSTANCE.job_name(fragment), user="oakum", partition="fill")
+def own(number: int, fragment: str, *states: str, nodes: str = "", **fields: object) -> SlurmJob:
+    ours = {"name": INSTANCE.job_name(fragment), "user": "oakum", "partition": "fill"}
+    return job(number, *states, nodes=nodes, **ours, **fields)
 
 
 def snapshot_of(
@@ -100,6 +101,24 @@ def test_a_node_is_being_cleared_until_the_job_that_left_it_to_nobody_has_comple
 ) -> None:
     state = SlurmState(NOW, "22.05.8", (node("n1", "IDLE", *flags),), tuple(jobs))
     assert [one.clearing for one in snapshot_of(state).nodes] == [expected]
+
+
+@each(
+    ("jobs", "expected"),
+    [
+        ([own(1, "f1", "COMPLETED", nodes="n1", end_at=NOW - 1)], NodeState.UNAVAILABLE),
+        ([own(1, "f1", "COMPLETED", nodes="n1", end_at=NOW - 9)], NodeState.FOREGROUND),
+        ([job(1, "COMPLETED", nodes="n1", end_at=NOW - 1)], NodeState.FOREGROUND),
+        ([own(1, "f1", "COMPLETED", nodes="n2", end_at=NOW - 1)], NodeState.FOREGROUND),
+    ],
+)
+def test_a_node_read_before_our_job_had_ended_goes_to_no_foreground_job(
+    jobs: list[SlurmJob], expected: NodeState
+) -> None:
+    """Nodes are read first, and may still show a job that the jobs no longer show."""
+    state = SlurmState(NOW, "22.05.8", (node("n1", "ALLOCATED"),), tuple(jobs))
+    [seen] = snapshot_of(state).nodes
+    assert (seen.state, seen.clearing) == (expected, expected is NodeState.UNAVAILABLE)
 
 
 def test_a_node_that_is_kept_for_a_job_is_not_cleared_for_nobody() -> None:

@@ -49,6 +49,8 @@ _COMPLETING = "COMPLETING"
 """State of a job that has ended, and flag of its nodes, until the epilogs there have ended, too."""
 _UNKNOWN_JOB = "unknown"
 """Shown for a node allocated to a job that we may not see (`PrivateData=jobs`)."""
+_READ_WITHIN_S = 2.0
+"""Between the readings of nodes and of jobs that make a state; Slurm tells times in whole seconds."""
 _SOCKETS = re.compile(r"\([^)]*\)")
 
 
@@ -207,6 +209,8 @@ class _Present:
     """Node -> our fragments with their live jobs there."""
     leaving: Mapping[str, Sequence[SlurmJob]]
     """Node -> our jobs that are completing there."""
+    left: Collection[str]
+    """The nodes that a job of ours has just left: what was read of them before may show it still."""
     announced: Mapping[str, float]
     entered: Mapping[str, SlurmReservation]
 
@@ -225,7 +229,14 @@ class _Present:
                 fragments.setdefault(node, []).append((fragment, task.job))
         leaving = (j for j in state.jobs if _COMPLETING in j.states and instance.intent_of(j) is not None)
         announced = announced_at(state, foreign, policy.reservations)
-        return cls(_on_nodes(foreign), fragments, _on_nodes(leaving), announced, _entered(state, policy))
+        left = {
+            node
+            for job in state.jobs
+            if has_ended(job.states) and (job.end_at or 0.0) >= state.taken_at - _READ_WITHIN_S
+            if instance.intent_of(job) is not None
+            for node in unfold(job.nodes)
+        }
+        return cls(_on_nodes(foreign), fragments, _on_nodes(leaving), left, announced, _entered(state, policy))
 
 
 def _on_nodes(jobs: Iterable[SlurmJob]) -> dict[str, list[SlurmJob]]:
@@ -261,8 +272,11 @@ def _seen_on(
     if uses is None:
         holder = foreign[-1] if foreign else None
         whole = _node(entered, holder, bool(own), announced_at, now, policy, name)
-        is_cleared = not foreign and _completes_to_hole(entered, announced_at, now, policy)
-        yield replace(whole, clearing=True) if is_cleared else whole, own[0][0] if own else None
+        if whole.job == _UNKNOWN_JOB and node.name in present.left:
+            whole = replace(whole, state=NodeState.UNAVAILABLE, job=None, job_name="", clearing=True)
+        elif not foreign and _completes_to_hole(entered, announced_at, now, policy):
+            whole = replace(whole, clearing=True)
+        yield whole, own[0][0] if own else None
         return
     for use in uses:
         is_ours = use.fragment is not None
