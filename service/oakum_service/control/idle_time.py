@@ -80,7 +80,7 @@ def idle_time(session: Session, usage: Usage, begin: float, now: float) -> IdleT
     first_hour = session.scalar(select(func.min(LostHour.hour)))
     since = begin if first_hour is None or first_hour * _HOUR_S > now else max(begin, first_hour * _HOUR_S)
     idle_s, used_s = usage_since(session, since, now) if since > begin else usage
-    late_s, start_up_s, stalled_s = _lost(session, since)
+    late_s, start_up_s, stalled_s = _lost(session, since, now)
     warming = select(func.sum(Fragment.num_slots * (now - Fragment.launched_at))).where(
         Fragment.is_live, Fragment.training_at.is_(None)
     )
@@ -93,14 +93,16 @@ def idle_time(session: Session, usage: Usage, begin: float, now: float) -> IdleT
     return IdleTime(since, idle_s, used_s - stalled_s, stalled_s, start_up_s, late_s, unwanted_s)
 
 
-def _lost(session: Session, since: float) -> tuple[float, float, float]:
-    """Node-seconds found late, starting up and stalled, of the hours from that of `since` on; of the first hour
-    a proportional part."""
+def _lost(session: Session, since: float, now: float) -> tuple[float, float, float]:
+    """Node-seconds found late, starting up and stalled, of the hours from that of `since` to that of `now`; of
+    the first hour a proportional part of what the service has seen of it."""
     late_s = start_up_s = stalled_s = 0.0
+    begun_at = session.scalar(select(NodeInterval.start_at).order_by(NodeInterval.id).limit(1)) or 0.0
     columns = (LostHour.hour, LostHour.late_node_s, LostHour.start_up_node_s, LostHour.stalled_node_s)
     hours = session.execute(select(*columns).where(LostHour.hour >= math.floor(since / _HOUR_S)))
     for hour, late, start_up, stalled in hours:
-        share = min(1.0, hour + 1 - since / _HOUR_S)
+        seen_from, seen_to = max(hour * _HOUR_S, begun_at), min((hour + 1) * _HOUR_S, now)
+        share = min(1.0, (seen_to - since) / (seen_to - seen_from)) if seen_from < seen_to else 1.0
         late_s, start_up_s = late_s + share * late, start_up_s + share * start_up
         stalled_s += share * stalled
     return late_s, start_up_s, stalled_s

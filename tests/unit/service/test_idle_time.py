@@ -141,6 +141,15 @@ def test_the_parts_add_up_to_the_idle_node_time(sessions: Sessions) -> None:
     assert went(sessions, Usage(1000.0, 600.0)) == IdleTime(NOW - WEEK_S, 1000.0, 570.0, 30.0, 120.0, 50.0, 230.0)
 
 
+def test_of_the_first_hour_what_the_service_has_seen_of_it_counts(sessions: Sessions) -> None:
+    """It began within the hour, which is not over."""
+    with sessions.begin() as session:
+        session.add(NodeInterval(node="n1", state="hole", start_at=NOW + 500.0, end_at=None))
+        lose(session, NOW + 600.0, start_up_node_s=80.0)
+    found = went(sessions, Usage(200.0, 100.0), now=NOW + 700.0, begin=NOW + 600.0)
+    assert found.start_up_node_s == pytest.approx(40.0)
+
+
 def test_no_part_is_larger_than_what_is_left(sessions: Sessions) -> None:
     """A fragment is on its node for a moment longer than the hole lasts."""
     with sessions.begin() as session:
