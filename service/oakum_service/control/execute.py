@@ -194,8 +194,8 @@ def _taken_since(session: Session, seen_at: float) -> bool:
 def _release(session: Session, grants: dict[str, str], snapshot: Snapshot, now: float) -> None:
     """Release each fragment whose node the plan no longer grants to its trainer, unless the scheduler itself
     takes the node. One that reaches its time limit soon trains on until all that its trainer is granted is
-    ready: its successor, too. One whose node another trainer is to have trains on where nothing may begin yet:
-    what it left would stand idle, and the next plan, which could not count on it, would take more."""
+    ready: its successor, too. None leaves a node on which nothing may begin yet: that would stand idle, and the
+    next plan, which could not count on it, would take another."""
     live = live_fragments(session)
     begun = [each for each in live if each.ready_at is not None and not each.released and not each.cause]
     ready = {slot for each in begun for slot in each.slots}
@@ -205,12 +205,10 @@ def _release(session: Session, grants: dict[str, str], snapshot: Snapshot, now: 
         node = snapshot.node(fragment.node)
         taken = node is not None and node.state is not NodeState.HOLE
         is_granted = all(grants.get(slot) == fragment.trainer_id for slot in fragment.slots)
-        if fragment.released or taken or is_granted:
+        is_closed = node_of(fragment.node) in snapshot.handing_over
+        if fragment.released or taken or is_granted or is_closed:
             continue
         if fragment.node in ending and fragment.trainer_id in unready:
-            continue
-        is_for_another = any(slot in grants for slot in fragment.slots)
-        if is_for_another and node_of(fragment.node) in snapshot.handing_over:
             continue
         release(fragment, session.get_one(Trainer, fragment.trainer_id))
 

@@ -24,6 +24,8 @@ from oakum_worker.protocol import Held, Phase
 
 _PAST_HOLES = 500
 """How many of the newest holes count: a cluster's use changes."""
+_LEAST_REST_S = 1.0
+"""Of a node that is announced for now: it may not be taken, and whoever trains there loses nothing by staying."""
 _CLEARED_WITHIN_S = 30.0
 """A node that our job has left for so long and that is not idle yet is not expected to be so soon."""
 _LEAVING = {Phase.LEAVING, Phase.LEFT, Phase.FINISHED, Phase.FAILED}
@@ -147,7 +149,7 @@ def idle_nodes(
     ages_s = [max(0.0, now - started.get(node.name, now)) for node in holes]
     nodes = []
     for node, forecast_s in zip(holes, forecast.remaining_s(np.array(ages_s)).tolist(), strict=True):
-        rest_s = forecast_s if node.announced_at is None else max(0.0, node.announced_at - now)
+        rest_s = forecast_s if node.announced_at is None else max(_LEAST_REST_S, node.announced_at - now)
         horizon_s = rest_s if learned or node.announced_at is not None else math.inf
         cohort = _cohort(node, started.get(node.name)) if learned else None
         owner = holding[node.name].fragment.trainer_id if node.name in holding else None

@@ -254,13 +254,13 @@ def test_what_has_not_been_handed_in_when_a_fragment_is_told_to_go_never_starts(
 
 @pytest.mark.parametrize(
     ("handing_over", "granted_to", "is_released"),
-    [({"n1"}, "other", False), ({"n2"}, "other", True), ({"n1"}, None, True)],
-    ids=["its node", "others", "nobody is to have it"],
+    [({"n1"}, "other", False), ({"n1"}, None, False), ({"n2"}, "other", True), ({"n2"}, None, True)],
+    ids=["its node", "its node, for nobody", "others", "others, for nobody"],
 )
-def test_nothing_is_released_for_a_trainer_that_may_not_begin_there_yet(
+def test_no_node_is_left_on_which_nothing_may_begin_yet(
     sessions: Sessions, tmp_path: Path, handing_over: set[str], granted_to: str | None, is_released: bool
 ) -> None:
-    """Slots that it left would stand idle meanwhile and be missing in the next plan, which would take more."""
+    """It would stand idle meanwhile and be missing in the next plan, which would take another."""
     with sessions.begin() as session:
         session.add(Trainer(id="light", name="light", spec=SPEC, state="running", submitted_at=0.0))
         session.flush()

@@ -211,9 +211,12 @@ def test_whoever_has_waited_for_so_long_that_it_is_guaranteed_nodes_may_try_any(
     assert (problem.num_nodes, problem.withheld) == (1, 0)
 
 
-def test_a_node_that_a_trainer_has_stays_its_own_however_soon_it_is_wanted(sessions: Sessions) -> None:
+@pytest.mark.parametrize("in_s", [2.0, 0.0, -5.0])
+def test_a_node_that_a_trainer_has_stays_its_own_however_soon_it_is_wanted(
+    sessions: Sessions, in_s: float
+) -> None:
     hold(sessions, submit(sessions, "digits", curve=[[1, 90]]), "n1")
-    assert posed(sessions, holes("n1", announced_at=NOW + 2.0)).num_nodes == 1
+    assert granted(sessions, holes("n1", announced_at=NOW + in_s)) == {"digits": {"n1"}}
 
 
 def test_a_trainer_that_gives_nodes_up_keeps_those_that_have_its_state(sessions: Sessions) -> None:
