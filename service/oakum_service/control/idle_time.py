@@ -97,7 +97,8 @@ def _lost(session: Session, since: float, now: float) -> tuple[float, float, flo
     """Node-seconds found late, starting up and stalled, of the hours from that of `since` to that of `now`; of
     the first hour a proportional part of what the service has seen of it."""
     late_s = start_up_s = stalled_s = 0.0
-    begun_at = session.scalar(select(NodeInterval.start_at).order_by(NodeInterval.id).limit(1)) or 0.0
+    first = select(func.min(NodeInterval.id)).scalar_subquery()
+    begun_at = session.scalar(select(NodeInterval.start_at).where(NodeInterval.id == first)) or 0.0
     columns = (LostHour.hour, LostHour.late_node_s, LostHour.start_up_node_s, LostHour.stalled_node_s)
     hours = session.execute(select(*columns).where(LostHour.hour >= math.floor(since / _HOUR_S)))
     for hour, late, start_up, stalled in hours:
