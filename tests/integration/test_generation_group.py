@@ -43,6 +43,7 @@ def _rank(line: Connection) -> None:
     formed: dist.ProcessGroup | None = None
     cutter: threading.Timer | None = None
     begun: list[tuple[dist.Work, torch.Tensor]] = []
+    failure = ""
     while True:
         method, *arguments = line.recv()
         began_s = time.monotonic()
@@ -58,6 +59,9 @@ def _rank(line: Connection) -> None:
             elif method == "cut forming later":
                 delay_s, below = arguments
                 threading.Timer(delay_s, group.cut_forming, (below,)).start()
+                line.send("ok")
+            elif method == "cut while connecting":
+                _cut_while_connecting(group, *arguments)
                 line.send("ok")
             elif method == "cut in mid-transfer":
                 threading.Thread(target=_cut_in_mid_transfer, args=(group, *arguments)).start()
@@ -75,7 +79,10 @@ def _rank(line: Connection) -> None:
             elif method == "leave":
                 group.leave()
                 line.send("left")
+            elif method == "why":
+                line.send(failure)
         except (GroupError, RuntimeError) as error:
+            failure = str(error)
             line.send((type(error).__name__, time.monotonic() - began_s))
 
 
@@ -95,6 +102,18 @@ def _give(group: dist.ProcessGroup, way: str) -> None:
         broadcast(tensor, group, 0)
     else:
         wait_for_message(group.send([tensor], 1, 0), tensor)
+
+
+def _cut_while_connecting(group: GenerationGroup, below: int) -> None:
+    """Cut the next group that is formed, below a generation, when its ranks have met and before they connect."""
+    connect = dist.init_process_group
+
+    def cut_and_connect(*arguments: object, **options: object) -> None:
+        dist.init_process_group = connect
+        group.cut_forming(below)
+        connect(*arguments, **options)
+
+    dist.init_process_group = cut_and_connect
 
 
 def _cut_in_mid_transfer(group: GenerationGroup, up_to: int) -> None:
@@ -201,6 +220,18 @@ def test_a_rendezvous_that_was_broken_off_does_not_spoil_the_next(ranks: list[Ra
     kind, _ = first.ask("form", _generation(1, first.endpoint, absent.endpoint), 0)
     assert kind == "GroupError"
     assert _form_all([first, fresh], 2) == ["formed"] * 2
+
+
+def test_a_rank_that_is_cut_while_all_connect_leaves_nobody_waiting_for_its_connection(ranks: list[Rank]) -> None:
+    """Nothing could end such a wait, and whoever waited would be taken for hanging."""
+    first, cut, last = ranks
+    cut.ask("cut while connecting", 2)
+    for rank in (first, last):
+        rank.ask("cut forming later", 1.0, 2)
+    answers = _form_all(ranks, 1)
+    assert [kind for kind, _ in answers] == ["GroupError"] * 3
+    assert max(waited_s for _, waited_s in answers) < 10.0
+    assert "it is over already" in str(cut.ask("why")), "it has not gone before all had connected"
 
 
 def test_a_rendezvous_with_a_dead_rank_fails_at_once(ranks: list[Rank]) -> None:

@@ -23,7 +23,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -51,6 +51,9 @@ _CLOSING_S = 5.0
 an operation that has failed."""
 _TRY = timedelta(seconds=1)
 """Time for one attempt to connect, which nothing can interrupt."""
+_CONNECTING_S = 2.0
+"""Ranks that have met connect to each other within so many seconds, unless one of them is gone. Nothing
+interrupts gloo's waiting for a connection that has still to come, so whoever goes does so when all have come."""
 
 
 class GenerationGroup:
@@ -81,6 +84,9 @@ class GenerationGroup:
         """Generations up to this number must not be formed any more."""
         self._cut_s = math.inf
         """When `cut` first broke the present generation's group, on the monotonic clock; infinite before."""
+        self._connecting_s: float | None = None
+        """Since when the ranks of the generation connect to each other, on the monotonic clock; None while they do
+        not."""
         self._subgroups: StoreSubgroups | None = None
         self._aborts: dict[dist.ProcessGroup, threading.Thread] = {}
         """Threads that abort what NCCL does of the generation; each may wait for the device."""
@@ -121,13 +127,14 @@ class GenerationGroup:
             store = dist.PrefixStore(f"generation-{generation.number}", self._client)
             self._store_sockets = set(own_sockets()) - self._before
             wait_for_all_ranks(store, size, COLLECTIVE_TIMEOUT)
-            dist.init_process_group(
-                nccl.backend(),
-                store=store,
-                rank=rank,
-                world_size=size,
-                timeout=MESH_TIMEOUT,
-            )
+            with self._connecting():
+                dist.init_process_group(
+                    nccl.backend(),
+                    store=store,
+                    rank=rank,
+                    world_size=size,
+                    timeout=MESH_TIMEOUT,
+                )
             set_group_timeout(COLLECTIVE_TIMEOUT)
             if secret:
                 confirm_members(_world(), rank, size, "of all ranks", secret)
@@ -157,6 +164,34 @@ class GenerationGroup:
             self.leave()
             raise GroupError(f"generation {generation.number} was ended by the service while it was formed")
         return dist.group.WORLD
+
+    @contextlib.contextmanager
+    def _connecting(self) -> Iterator[None]:
+        """Context in which the ranks of the generation connect to each other. Raises `ConnectionAbortedError` at
+        its beginning or its end if the generation was cut by then."""
+        with self._lock:
+            self._refuse_if_cut()
+            self._connecting_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._connecting_s = None
+        with self._lock:
+            self._refuse_if_cut()
+
+    def _refuse_if_cut(self) -> None:
+        if self.is_cut:
+            raise ConnectionAbortedError("it is over already")
+
+    def let_peers_connect(self) -> None:
+        """Wait while the ranks of the generation connect to each other, at most `_CONNECTING_S`. To be called
+        before this process ends, from another thread than the one that forms the group."""
+        while self._is_connecting():
+            time.sleep(_RETRY_S)
+
+    def _is_connecting(self) -> bool:
+        since_s = self._connecting_s
+        return since_s is not None and time.monotonic() < since_s + _CONNECTING_S
 
     def expect(self, generation: Generation) -> None:
         """Let the members of a generation meet here, if this process is its rank 0. To be called as soon as it is
@@ -261,12 +296,18 @@ class GenerationGroup:
         """Break the group of the present generation if its number is at most `up_to`; return the number if so.
 
         Called from another thread. A collective or rendezvous in progress then raises in the training thread.
+        While the ranks connect to each other they are left to do so, for at most `_CONNECTING_S`.
         """
         with self._lock:
             self._refused = max(self._refused, up_to)
             if self._number is None or self._number > up_to:
                 return None
             self._cut_s = min(self._cut_s, time.monotonic())
+            if self._is_connecting():
+                again = threading.Timer(_CONNECTING_S, self.cut, (up_to,))
+                again.daemon = True
+                again.start()
+                return self._number
             for name, descriptor in own_sockets().items():
                 if self._is_of_group(name):
                     shut_down(descriptor, own_port=self.endpoint.port)

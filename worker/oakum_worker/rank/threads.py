@@ -58,6 +58,7 @@ class Commands:
         if command.close and self._closes_at_once(save=command.save):
             if command.save and self._reporter is not None:
                 self._reporter.flush()
+            self._group.let_peers_connect()
             self._news.send(phase=Phase.LEFT)
             end_process()
 
