@@ -34,6 +34,8 @@ from oakum_worker.protocol import Crash, Evaluation, Failure, FragmentReport, Ph
 
 _NOT_FORMED_IN_A_ROW = 20
 """Number of earlier generations searched for the causes of a stall; several in a row may never have formed."""
+_JOINS_WITHIN_S = 60.0
+"""A fragment that trains no sooner after it was ready was a spare, whose wait was no part of its start-up."""
 _FROM_DISK = ("checkpoint", "scratch")
 
 
@@ -72,15 +74,17 @@ class ReportReader:
         launch_records.note_begun(session, trainer, fragment, is_ready=is_ready)
         if fragment.ready_at is None and report.startup_s is not None:
             fragment.ready_at = now
-            # The scheduler's part counts as well: a node has stood idle since the launch.
-            start_up_s = max(report.startup_s, now - fragment.launched_at)
-            trainer.durations = with_another(trainer.durations, START_UP, start_up_s)
+            ready_s = max(report.startup_s, now - fragment.launched_at)
             event_log.record(
-                session, "fragment.ready", trainer.name, f"{fragment.node}: ready after {start_up_s:.1f} s"
+                session, "fragment.ready", trainer.name, f"{fragment.node}: ready after {ready_s:.1f} s"
             )
         if fragment.training_at is None and report.generation > 0:
             fragment.training_at = now
-            idle_time.lose(session, now, start_up_node_s=fragment.num_slots * (now - fragment.launched_at))
+            # The scheduler's part counts as well as the wait for a step boundary: the node stood idle.
+            start_up_s = max(0.0, now - fragment.launched_at)
+            idle_time.lose(session, now, start_up_node_s=fragment.num_slots * start_up_s)
+            if fragment.ready_at is not None and now - fragment.ready_at <= _JOINS_WITHIN_S:
+                trainer.durations = with_another(trainer.durations, START_UP, start_up_s)
         for switch in report.switches:
             _record_switch(session, trainer, fragment, switch, now)
         if report.pace is not None and trainer.members[:1] == (fragment.id,):

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 START_UP = "start_up"
-"""The kind of a start-up, from a fragment's launch until its ranks are ready; the other kinds are the causes of
-stalls."""
+"""The kind of a start-up, from a fragment's launch until it trains; the other kinds are the causes of stalls."""
 _KEPT = 7
 """Number of measurements kept of each kind: one slow value should not decide, and old ones say little about
 now."""

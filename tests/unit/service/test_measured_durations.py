@@ -22,8 +22,9 @@ def trainer(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> ScriptedTrai
     trainer = ScriptedTrainer(sessions, monkeypatch)
     trainer.launch("a")
     trainer.say("a", Phase.READY, startup_s=3.0)
-    trainer.turn()
+    trainer.turn(after_s=3.0)
     trainer.switch("a", 1, 0, source="scratch")
+    trainer.turn()
     trainer.turn(after_s=100.0)
     return trainer
 
@@ -31,8 +32,9 @@ def trainer(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> ScriptedTrai
 def grow(trainer: ScriptedTrainer, fragment: str, stall_s: float, startup_s: float = 3.0) -> None:
     trainer.launch(fragment)
     trainer.say(fragment, Phase.READY, startup_s=startup_s)
-    trainer.turn()
+    trainer.turn(after_s=startup_s)
     trainer.switch("a", trainer.row.generation, 0, stall_s=stall_s)
+    trainer.turn()
     trainer.turn(after_s=100.0)
 
 
@@ -84,18 +86,24 @@ def test_each_kind_of_stall_is_kept_apart(sessions: Sessions, trainer: ScriptedT
 def test_one_slow_rescale_does_not_change_what_is_expected(sessions: Sessions, trainer: ScriptedTrainer) -> None:
     for name, stall_s, startup_s in (("b", 1.0, 3.0), ("c", 1.1, 3.2), ("d", 80.0, 50.0)):
         grow(trainer, name, stall_s, startup_s)
-    assert planned(sessions, trainer) == (1.1, 0.5, 3.1)
+    assert planned(sessions, trainer) == pytest.approx((1.1, 0.5, 3.1))
     grown = trainer.view.stalls["grow"]
     assert (grown.median_s, grown.last_s, grown.count) == (1.1, 80.0, 3)
-    assert trainer.view.start_up.last_s == 50.0
+    assert trainer.view.start_up.last_s == pytest.approx(50.0)
 
 
-def test_a_start_up_begins_with_the_launch(sessions: Sessions, trainer: ScriptedTrainer) -> None:
-    """The node stands idle while the scheduler has the job wait."""
+@pytest.mark.parametrize(("joins_after_s", "expected_s"), [(2.0, 10.0), (500.0, 3.0)], ids=["next", "spare"])
+def test_a_start_up_lasts_from_the_launch_until_the_node_trains(
+    trainer: ScriptedTrainer, joins_after_s: float, expected_s: float
+) -> None:
+    """The node stands idle while the scheduler has the job wait and until the others are at a step boundary. How
+    long a spare waits says nothing."""
     trainer.launch("b")
     trainer.say("b", Phase.READY, startup_s=3.0)
     trainer.turn(after_s=8.0)
-    assert trainer.view.start_up.last_s == 8.0
+    trainer.switch("a", trainer.row.generation, 0)
+    trainer.turn(after_s=joins_after_s)
+    assert trainer.view.start_up.last_s == pytest.approx(expected_s)
 
 
 def test_what_was_measured_outlives_a_restart(sessions: Sessions, trainer: ScriptedTrainer) -> None:

@@ -40,7 +40,7 @@ class PlanningView(BaseModel):
     """Seconds for which a rescale stops a trainer: the median of the newest trainers, or as the settings assume it
     while none has been measured."""
     start_up_s: float
-    """Seconds from a fragment's launch until its ranks are ready, likewise."""
+    """Seconds from a fragment's launch until it trains, likewise."""
     explore_share: float = Exploration.share
     """Largest share of a trainer's node-time for trying sizes whose speed is not known."""
 

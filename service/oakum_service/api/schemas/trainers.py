@@ -165,7 +165,7 @@ class TrainerView(BaseModel):
     stalls: dict[TimeUse, DurationView] = {}
     """Stalls by cause, `grow`, `shrink` and `loss`, if they were measured."""
     start_up: DurationView | None = None
-    """Time from the launch of a fragment until its ranks are ready."""
+    """Time from the launch of a fragment until it trains."""
     time_spent: TimeSpent | None = None
     """Null before its first start."""
     status: Status
