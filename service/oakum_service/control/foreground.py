@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
-from sqlalchemy import select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from oakum_service.control.ledger import charge
 from oakum_service.db.after_commit import after_commit
-from oakum_service.db.models.cluster import ForegroundStart
+from oakum_service.db.models.cluster import ForegroundStart, NodeInterval
 from oakum_service.db.models.fragments import Fragment, Report
 from oakum_service.db.models.trainers import Trainer
+from oakum_service.documents.node import UNKNOWN_JOB
 from oakum_service.documents.slots import node_of, nodes_of
 from oakum_service.instruments import FOREGROUND_DELAY_S
 from oakum_service.schedulers.port import JobStart
+from oakum_service.states import NodeState
 
 _LONGEST_EXIT_S = 600.0
 """A signal more than this many seconds before a job's start was not for this job."""
+
+_OTHER_CAUSES = ("cancelled", "time limit")
+"""Of ends of fragments that were signalled for no job."""
 
 
 def write_starts(session: Session, starts: Sequence[JobStart]) -> None:
@@ -48,18 +53,45 @@ def write_starts(session: Session, starts: Sequence[JobStart]) -> None:
 
 def _signals(session: Session, start: JobStart) -> list[tuple[str | None, float]]:
     """(user, time of the first signal, in Unix seconds) for each fragment on the job's nodes that had to leave for
-    the job."""
+    the job, and for no other that has had a node in the meantime."""
     nodes = set(nodes_of(start.nodes))
     earliest = start.started_at - _LONGEST_EXIT_S
     query = (
-        select(Fragment.node, Trainer.user_name, Report.body)
+        select(Fragment, Trainer.user_name, Report.body)
         .join(Report, Report.fragment_id == Fragment.id)
         .join(Trainer, Trainer.id == Fragment.trainer_id)
     )
     live = session.execute(query.where(Fragment.ended_at.is_(None))).all()
     rows = [*live, *session.execute(query.where(Fragment.ended_at >= earliest))]
+    signalled = [
+        (fragment, user, at)
+        for fragment, user, body in rows
+        if node_of(fragment.node) in nodes
+        and fragment.cause not in _OTHER_CAUSES
+        and (at := body.signalled_at) is not None
+        and earliest <= at <= start.started_at
+    ]
+    taken_at = _last_taken(session, start, {slot for fragment, _, _ in signalled for slot in fragment.slots})
     return [
         (user, at)
-        for node, user, body in rows
-        if node_of(node) in nodes and (at := body.signalled_at) is not None and earliest <= at <= start.started_at
+        for fragment, user, at in signalled
+        if not any(at < taken_at.get(slot, at) for slot in fragment.slots)
     ]
+
+
+def _last_taken(session: Session, start: JobStart, slots: Collection[str]) -> dict[str, float]:
+    """Slot -> when another foreground job was last seen to take it before this job started, in Unix seconds."""
+    if not slots:
+        return {}
+    taken = session.execute(
+        select(NodeInterval.node, func.max(NodeInterval.start_at))
+        .where(
+            NodeInterval.node.in_(slots),
+            NodeInterval.state == NodeState.FOREGROUND,
+            NodeInterval.job.not_in((start.job, UNKNOWN_JOB)),
+            NodeInterval.start_at < start.started_at,
+            or_(NodeInterval.end_at.is_(None), NodeInterval.end_at >= start.started_at - _LONGEST_EXIT_S),
+        )
+        .group_by(NodeInterval.node)
+    )
+    return dict(taken.all())

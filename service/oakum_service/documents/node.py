@@ -9,6 +9,9 @@ from oakum_service.states import NodeState
 LONGEST_JOB_NAME = 255
 """Characters of a job's name that are kept. Whoever submits a job chooses its name, and Slurm takes 1,024."""
 
+UNKNOWN_JOB = "unknown"
+"""The job of a node that a job has which the scheduler does not show us."""
+
 
 @dataclass(frozen=True)
 class Node:

@@ -10,10 +10,12 @@ from sqlalchemy import select
 from api_under_test import SPEC, report
 from oakum_service.control.foreground import write_starts
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models.cluster import ForegroundStart
+from oakum_service.db.models.cluster import ForegroundStart, NodeInterval
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
 from oakum_service.db.models.trainers import Trainer
+from oakum_service.documents.node import UNKNOWN_JOB
 from oakum_service.schedulers.port import JobStart
+from oakum_service.states import NodeState
 from virtual_site import VirtualSite
 
 
@@ -61,6 +63,29 @@ def test_a_job_waited_from_the_first_signal_on_its_nodes(
     add_fragment(sessions, "n1", signalled_at, ended_at)
     add_fragment(sessions, "n9", 990.0)
     assert delays(sessions, JobStart("7", 1000.0, 2, None, ("n1", "n2"))) == {"7": pytest.approx(expected)}
+
+
+@pytest.mark.parametrize(
+    ("taker", "taken_at", "expected"),
+    [("6", 950.5, 0.0), ("6", 940.0, 50.0), ("7", 999.0, 50.0), (UNKNOWN_JOB, 950.5, 50.0)],
+    ids=["after the signal", "before it", "the job itself", "perhaps itself"],
+)
+def test_a_fragment_that_had_to_leave_for_another_job_has_not_delayed_this_one(
+    sessions: Sessions, taker: str, taken_at: float, expected: float
+) -> None:
+    """On a busy node no fragment may come between two jobs for long."""
+    add_fragment(sessions, "n1", 950.0, 950.4)
+    with sessions.begin() as session:
+        taken = NodeInterval(node="n1", state=NodeState.FOREGROUND, job=taker, start_at=taken_at, end_at=999.9)
+        session.add(taken)
+    assert delays(sessions, JobStart("7", 1000.0, 1, None, ("n1",))) == {"7": pytest.approx(expected)}
+
+
+def test_a_fragment_that_was_cancelled_has_delayed_no_job(sessions: Sessions) -> None:
+    add_fragment(sessions, "n1", 950.0, 950.4)
+    with sessions.begin() as session:
+        session.get_one(Fragment, "on n1").cause = "cancelled"
+    assert delays(sessions, JobStart("7", 1000.0, 1, None, ("n1",))) == {"7": 0.0}
 
 
 @pytest.mark.parametrize("seen_last", [1000.0, 999.0], ids=["in the same second", "earlier"])

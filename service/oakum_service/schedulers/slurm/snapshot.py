@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from oakum_service.documents.node import LONGEST_JOB_NAME, Node
+from oakum_service.documents.node import LONGEST_JOB_NAME, UNKNOWN_JOB, Node
 from oakum_service.documents.slots import bundle_name, node_of
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.schedulers.slurm.announcements import announced_at, announcements
@@ -47,8 +47,6 @@ _WANTED_FLAGS = {
 """With these flags Slurm starts nothing on a node and lets what runs there go on, for hours: somebody waits."""
 _COMPLETING = "COMPLETING"
 """State of a job that has ended, and flag of its nodes, until the epilogs there have ended, too."""
-_UNKNOWN_JOB = "unknown"
-"""Shown for a node allocated to a job that we may not see (`PrivateData=jobs`)."""
 _READ_WITHIN_S = 2.0
 """Between the readings of nodes and of jobs that make a state; Slurm tells times in whole seconds."""
 _SOCKETS = re.compile(r"\([^)]*\)")
@@ -272,7 +270,7 @@ def _seen_on(
     if uses is None:
         holder = foreign[-1] if foreign else None
         whole = _node(entered, holder, bool(own), announced_at, now, policy, name)
-        if whole.job == _UNKNOWN_JOB and node.name in present.left:
+        if whole.job == UNKNOWN_JOB and node.name in present.left:
             whole = replace(whole, state=NodeState.UNAVAILABLE, job=None, job_name="", clearing=True)
         elif not foreign and _completes_to_hole(entered, announced_at, now, policy):
             whole = replace(whole, clearing=True)
@@ -367,8 +365,8 @@ def _node(
     state = _state(node, holder, ours, announced_at, now, policy)
     job, job_name = None, ""
     if state is NodeState.FOREGROUND:
-        job = str(holder.id) if holder is not None else _UNKNOWN_JOB
-        job_name = holder.name[:LONGEST_JOB_NAME] if holder is not None else _UNKNOWN_JOB
+        job = str(holder.id) if holder is not None else UNKNOWN_JOB
+        job_name = holder.name[:LONGEST_JOB_NAME] if holder is not None else UNKNOWN_JOB
     return Node(
         name=node.name,
         state=state,
