@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from functools import partial
 
@@ -14,7 +15,7 @@ from oakum_service.db.models.cluster import ForegroundStart, NodeInterval
 from oakum_service.db.models.fragments import Fragment, Report
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import UNKNOWN_JOB
-from oakum_service.documents.slots import node_of, nodes_of
+from oakum_service.documents.slots import node_of, nodes_of, slots_in
 from oakum_service.instruments import FOREGROUND_DELAY_S
 from oakum_service.schedulers.port import JobStart
 from oakum_service.states import NodeState
@@ -53,29 +54,29 @@ def write_starts(session: Session, starts: Sequence[JobStart]) -> None:
 
 def _signals(session: Session, start: JobStart) -> list[tuple[str | None, float]]:
     """(user, time of the first signal, in Unix seconds) for each fragment on the job's nodes that had to leave for
-    the job, and for no other that has had a node in the meantime."""
+    the job: neither another job nor another fragment has had a node in the meantime."""
     nodes = set(nodes_of(start.nodes))
     earliest = start.started_at - _LONGEST_EXIT_S
+    columns = Fragment.node, Fragment.cause, Fragment.launched_at, Trainer.user_name, Report.body
     query = (
-        select(Fragment, Trainer.user_name, Report.body)
+        select(*columns)
         .join(Report, Report.fragment_id == Fragment.id)
         .join(Trainer, Trainer.id == Fragment.trainer_id)
     )
     live = session.execute(query.where(Fragment.ended_at.is_(None))).all()
-    rows = [*live, *session.execute(query.where(Fragment.ended_at >= earliest))]
-    signalled = [
-        (fragment, user, at)
-        for fragment, user, body in rows
-        if node_of(fragment.node) in nodes
-        and fragment.cause not in _OTHER_CAUSES
-        and (at := body.signalled_at) is not None
-        and earliest <= at <= start.started_at
-    ]
-    taken_at = _last_taken(session, start, {slot for fragment, _, _ in signalled for slot in fragment.slots})
+    ended = session.execute(query.where(Fragment.ended_at >= earliest)).all()
+    there = [row for row in (*live, *ended) if node_of(row.node) in nodes and row.launched_at < start.started_at]
+    taken_at = _last_taken(session, start, {slot for row in there for slot in slots_in(row.node)})
+    for row in there:
+        for slot in slots_in(row.node):
+            taken_at[slot] = max(row.launched_at, taken_at.get(slot, -math.inf))
     return [
-        (user, at)
-        for fragment, user, at in signalled
-        if not any(at < taken_at.get(slot, at) for slot in fragment.slots)
+        (row.user_name, at)
+        for row in there
+        if row.cause not in _OTHER_CAUSES
+        and (at := row.body.signalled_at) is not None
+        and earliest <= at <= start.started_at
+        and all(at >= taken_at[slot] for slot in slots_in(row.node))
     ]
 
 

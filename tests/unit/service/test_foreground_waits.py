@@ -81,6 +81,16 @@ def test_a_fragment_that_had_to_leave_for_another_job_has_not_delayed_this_one(
     assert delays(sessions, JobStart("7", 1000.0, 1, None, ("n1",))) == {"7": pytest.approx(expected)}
 
 
+def test_a_fragment_that_another_one_has_followed_has_not_delayed_the_job(sessions: Sessions) -> None:
+    add_fragment(sessions, "n1", 950.0, 950.4)
+    with sessions.begin() as session:
+        follower = Fragment(id="f", trainer_id="t1", node="n1", state=FragmentState.LIVE, launched_at=960.0)
+        session.add(follower)
+        session.flush()
+        session.add(Report(fragment_id="f", sequence=1, received_at=0.0, body=report(signalled_at=999.5)))
+    assert delays(sessions, JobStart("7", 1000.0, 1, None, ("n1",))) == {"7": pytest.approx(0.5)}
+
+
 def test_a_fragment_that_was_cancelled_has_delayed_no_job(sessions: Sessions) -> None:
     add_fragment(sessions, "n1", 950.0, 950.4)
     with sessions.begin() as session:
