@@ -236,7 +236,7 @@ def wait_for_size(client: OakumClient, name: str, nodes: int, timeout_s: float =
 def train_side_by_side(
     client: OakumClient, specs: Sequence[TrainerSpec], nodes: int, timeout_s: float = DEADLINE_S
 ) -> None:
-    """Submit the trainers and wait until each trains on so many nodes."""
+    """Submit all trainers; return once each trains on `nodes` nodes."""
     for spec in specs:
         client.submit(spec)
     for spec in specs:

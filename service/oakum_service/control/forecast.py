@@ -25,7 +25,8 @@ from oakum_worker.protocol import Held, Phase
 _PAST_HOLES = 500
 """How many of the newest holes count: a cluster's use changes."""
 _LEAST_REST_S = 1.0
-"""Of a node that is announced for now: it may not be taken, and whoever trains there loses nothing by staying."""
+"""Seconds for which a node counts as idle on although a job is announced to start there now. The announcement may
+be wrong, and a trainer that stays until its node is really taken loses nothing."""
 _CLEARED_WITHIN_S = 30.0
 """A node that our job has left for so long and that is not idle yet is not expected to be so soon."""
 _LEAVING = {Phase.LEAVING, Phase.LEFT, Phase.FINISHED, Phase.FAILED}
@@ -138,12 +139,10 @@ def idle_nodes(
     started = _hole_starts(session)
     held = _holding(session)
     holding = {slot: holder for holder in held for slot in holder.fragment.slots}
-    just_left = _just_left(session, now)
-    holes = [
-        node
-        for node in snapshot.nodes
-        if node.state is NodeState.HOLE or (node.clearing and node.name in just_left)
-    ]
+    cleared = {node.name for node in snapshot.nodes if node.clearing}
+    if cleared:
+        cleared &= _just_left(session, now)
+    holes = [node for node in snapshot.nodes if node.state is NodeState.HOLE or node.name in cleared]
     given_back = {slot for holder in held if _is_taken(holder, snapshot) for slot in holder.fragment.slots}
     holes = [node for node in holes if node.name not in given_back]
     ages_s = [max(0.0, now - started.get(node.name, now)) for node in holes]
@@ -159,7 +158,6 @@ def idle_nodes(
     readiness = {name: holder.readiness for name, holder in holding.items()}
     opened = {node_of(node.name) for node in snapshot.nodes if node.state is not NodeState.HOLE}
     opened |= {node_of(name) for name in holding}
-    cleared = {node.name for node in holes if node.clearing}
 
     def order(node: IdleNode) -> tuple[int, bool, bool, int]:
         # Parts of nodes that are wholly idle come last: foreground jobs may want them whole.

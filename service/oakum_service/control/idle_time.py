@@ -94,8 +94,9 @@ def idle_time(session: Session, usage: Usage, begin: float, now: float) -> IdleT
 
 
 def _lost(session: Session, since: float, now: float) -> tuple[float, float, float]:
-    """Node-seconds found late, starting up and stalled, of the hours from that of `since` to that of `now`; of
-    the first hour a proportional part of what the service has seen of it."""
+    """Node-seconds that were found late, spent on starting up, and stalled, between `since` and `now`. They are
+    counted by the hour: of the hour of `since`, the part counts that the time after it is of the time in that hour
+    that the service has seen."""
     late_s = start_up_s = stalled_s = 0.0
     first = select(func.min(NodeInterval.id)).scalar_subquery()
     begun_at = session.scalar(select(NodeInterval.start_at).where(NodeInterval.id == first)) or 0.0

@@ -73,7 +73,7 @@ def test_a_job_waited_from_the_first_signal_on_its_nodes(
 def test_a_fragment_that_had_to_leave_for_another_job_has_not_delayed_this_one(
     sessions: Sessions, taker: str, taken_at: float, expected: float
 ) -> None:
-    """On a busy node no fragment may come between two jobs for long."""
+    """Where foreground jobs follow each other on a node, the last fragment there left for the first of them."""
     add_fragment(sessions, "n1", 950.0, 950.4)
     with sessions.begin() as session:
         taken = NodeInterval(node="n1", state=NodeState.FOREGROUND, job=taker, start_at=taken_at, end_at=999.9)

@@ -260,7 +260,8 @@ def test_what_has_not_been_handed_in_when_a_fragment_is_told_to_go_never_starts(
 def test_no_node_is_left_on_which_nothing_may_begin_yet(
     sessions: Sessions, tmp_path: Path, handing_over: set[str], granted_to: str | None, is_released: bool
 ) -> None:
-    """It would stand idle meanwhile and be missing in the next plan, which would take another."""
+    """While the scheduler hands nodes over, a node that a fragment left would stand idle, and the next plan, which
+    could not count on it, would take another one."""
     with sessions.begin() as session:
         session.add(Trainer(id="light", name="light", spec=SPEC, state="running", submitted_at=0.0))
         session.flush()

@@ -96,8 +96,8 @@ def test_one_slow_rescale_does_not_change_what_is_expected(sessions: Sessions, t
 def test_a_start_up_lasts_from_the_launch_until_the_node_trains(
     trainer: ScriptedTrainer, joins_after_s: float, expected_s: float
 ) -> None:
-    """The node stands idle while the scheduler has the job wait and until the others are at a step boundary. How
-    long a spare waits says nothing."""
+    """The node stands idle while the job is pending, and until the other nodes are at a step boundary. A spare
+    fragment, which waits until it is needed, tells nothing of that and is not counted."""
     trainer.launch("b")
     trainer.say("b", Phase.READY, startup_s=3.0)
     trainer.turn(after_s=8.0)

@@ -43,7 +43,8 @@ class SlurmJobOptions:
     signal_before_end_s: int
     """Seconds before the time limit at which Slurm sends SIGUSR2: the time for the last replica's checkpoint."""
     least_time_min: int | None = None
-    """So short Slurm may make the limit where the job fits in before a pending one only then; None: no shorter."""
+    """The shortest limit that Slurm may give the job instead, to fit it in before a pending job (`--time-min`).
+    None: `time_limit_min` is the only one."""
     node: str | None = None
     """The node to run on; None lets Slurm choose."""
     share: SlotShare | None = None

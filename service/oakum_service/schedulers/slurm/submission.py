@@ -59,7 +59,7 @@ def _fraction(fragment: str) -> float:
 
 
 class _Limit(NamedTuple):
-    """A job's time limit; of several, the least is the smallest."""
+    """A job's time limit. Limits compare by their minutes."""
 
     minutes: int
     is_forecast: bool
@@ -142,7 +142,8 @@ class Submitter:
         return {config.fragment: job_id for config, job_id in zip(configs, job_ids, strict=True)}
 
     def _limits(self, configs: Sequence[FragmentConfig], snapshot: Snapshot) -> dict[str, _Limit]:
-        """Fragment -> its time limit, for the fragments whose nodes may be used."""
+        """Fragment's id -> the time limit of its job. Left out are fragments whose node is no longer idle, or is
+        wanted too soon."""
         limits = {}
         for config in configs:
             try:
@@ -201,7 +202,8 @@ class Submitter:
         allow since the trainer was submitted."""
         if (why := self._settings.refusal(asked)) is not None:
             raise SubmissionRefused(why)
-        # Slurm's forecast changes whenever a job ends early. Other jobs would be made so short without need.
+        # Slurm's forecast changes whenever a job ends early. Without one, backfill would make jobs so short for
+        # no reason.
         shortest_min = math.ceil(self._settings.shortest_s / 60)
         given = asked.model_dump(exclude_none=True)
         options = {name: value for name, value in self._settings.options.items() if name not in given}
