@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -47,23 +48,30 @@ class StepLogs:
         self._offsets: dict[Path, int] = {}
         self._lead: list[Finished] = []
         self._newest: dict[int, Finished] = {}
+        self._taken_over: list[Finished] = []
 
     def _read(self) -> None:
+        fresh: list[Finished] = []
         for file in self._folder.glob("*.jsonl"):
             with file.open("rb") as log:
                 log.seek(self._offsets.get(file, 0))
                 text = log.read()
             complete = text[: text.rfind(b"\n") + 1]
             self._offsets[file] = self._offsets.get(file, 0) + len(complete)
-            for line in complete.splitlines():
-                self._take(Finished(**json.loads(line)))
+            fresh += [Finished(**json.loads(line)) for line in complete.splitlines()]
+        for finished in sorted(fresh, key=lambda finished: finished.at):
+            self._take(finished)
         self._lead.sort(key=lambda finished: finished.at)
 
     def _take(self, finished: Finished) -> None:
         if finished.rank == 0:
             self._lead.append(finished)
-        if finished.rank not in self._newest or finished.at > self._newest[finished.rank].at:
+        before = self._newest.get(finished.rank)
+        if before is None or finished.at > before.at:
             self._newest[finished.rank] = finished
+            # Replicas of torchft that only look on share the rank -1.
+            if before is not None and before.pid != finished.pid and finished.rank >= 0:
+                self._taken_over.append(finished)
 
     def lead(self) -> list[Finished]:
         """The steps that each membership's rank 0 finished, in order of time."""
@@ -77,12 +85,8 @@ class StepLogs:
 
     def steps_together(self) -> tuple[int, int]:
         """World size of the newest membership, and how many steps it has finished."""
-        newest: list[Finished] = []
-        for finished in reversed(self.lead()):
-            if newest and _membership(finished) != _membership(newest[-1]):
-                break
-            newest.append(finished)
-        return (newest[0].world_size if newest else 0), len(newest)
+        begins = self._begins()
+        return (self._lead[-1].world_size if self._lead else 0), len(self._lead) - (begins[-1] if begins else 0)
 
     def step_s(self, count: int = 30) -> float:
         """Median seconds of the last steps."""
@@ -90,13 +94,20 @@ class StepLogs:
 
     def switches(self, since: float) -> Iterator[Switch]:
         """The changes of membership whose first step finished after the given time."""
-        lead = self.lead()
-        for at, (last, first) in enumerate(pairwise(lead)):
-            if first.at > since and _membership(last) != _membership(first):
-                around = pairwise(lead[max(0, at - 1) : at + 3])
+        for at in self._begins():
+            last, first = self._lead[at - 1 : at + 1]
+            if first.at > since:
+                around = pairwise(self._lead[max(0, at - 2) : at + 2])
                 yield Switch(last, first, max(after.at - before.at for before, after in around))
 
-
-def _membership(lead: Finished) -> tuple[int, int]:
-    # Every change that is measured here changes one of the two.
-    return lead.world_size, lead.pid
+    def _begins(self) -> list[int]:
+        """Where in `lead` another membership begins: one of another size, or with another process as some rank."""
+        lead = self.lead()
+        begins = {at for at, (last, first) in enumerate(pairwise(lead), 1) if last.world_size != first.world_size}
+        for finished in self._taken_over:
+            # Ranks take each step together: rank 0's same step is the one before or after it in time, and where
+            # both count the same the earlier one is the old membership's, repeated.
+            after = bisect_left(lead, finished.at, key=lambda one: one.at)
+            same = [at for at in (after - 1, after) if 0 < at < len(lead) and lead[at].step == finished.step]
+            begins.update(same[-1:])
+        return sorted(begins)
