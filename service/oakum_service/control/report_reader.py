@@ -174,6 +174,12 @@ def _record_progress(
         trainer.account = account
     trainer.progress = progress
     _record_evaluations(session, trainer, () if last is None else last.evaluations, progress.evaluations, now)
+    if trainer.members:  # else its charts have fallen to 0 already: a rank that left reported late
+        _record_point(session, trainer, progress, now)
+    return True
+
+
+def _record_point(session: Session, trainer: Trainer, progress: TrainingProgress, now: float) -> None:
     session.add(
         ProgressSample(
             trainer_id=trainer.id,
@@ -184,7 +190,6 @@ def _record_progress(
             samples_per_s=progress.samples_per_s,
         )
     )
-    return True
 
 
 def _record_evaluations(

@@ -57,6 +57,23 @@ def test_without_nodes_the_rate_falls_to_0_and_no_loss_is_drawn(
     ]
 
 
+def test_a_late_report_of_a_rank_that_has_left_draws_no_training(
+    trainer: ScriptedTrainer, sessions: Sessions
+) -> None:
+    trainer.now = 1010.0
+    trainer.progress("a", 1, 10, loss=0.5)
+    trainer.turn()
+    trainer.now = 1012.0
+    trainer.say("a", Phase.LEFT)
+    trainer.turn()
+    trainer.now = 1013.0
+    trainer.progress("a", 1, 12, loss=0.25)
+    trainer.turn()
+    assert trainer.view.step == 12
+    assert trainer.view.loss == 0.25
+    assert drawn(sessions, idle_until=1100.0)[-2:] == [(1012.0, 0, None, 0.0), (1100.0, 0, None, 0.0)]
+
+
 def test_a_line_ends_where_nobody_listened(trainer: ScriptedTrainer, sessions: Sessions) -> None:
     trainer.now = 1010.0
     trainer.progress("a", 1, 10, loss=0.5)
