@@ -134,11 +134,11 @@ class Oakum:
         agent = next(process for process in parents if AGENT_MODULES.intersection(process.cmdline()))
         agent.kill()
 
-    def reported_stalls(self, since: float) -> list[float]:
-        """The stalls that rank 0 has reported for rescales later than `since`."""
+    def reported_stalls(self, since: float) -> list[float | None]:
+        """The stalls that rank 0 has reported, one for each rescale later than `since`: None if unknown."""
         events = self.client.recent_events(200).events
         formed = [event for event in events if event.kind == "generation.formed" and event.at >= since]
-        return [event.data["stall_s"] for event in formed if event.data["stall_s"] is not None]
+        return [event.data["stall_s"] for event in formed]
 
     def end(self) -> None:
         self._service.terminate()
