@@ -18,6 +18,7 @@ from dashboard_service import tokens as tokens
 from oakum_client.rest.client import OakumClient
 from oakum_service.api.schemas.trainers import TrainerChange
 from oakum_service.states import TrainerState
+from page_states import on_a_phone
 from running_service import small_spec, state_of, wait_for_size
 from service_page import ServicePage
 from waiting import wait_until
@@ -187,6 +188,11 @@ class TestAdministrator:
         page.wait(lambda: f"Compared with plan {plan.parent}" in "".join(page.texts("#view p")), "its parent")
         shown = dict(zip(page.texts("#view tbody th"), page.texts("#view tbody tr"), strict=True))
         assert "long" in shown
+        reason = "return document.querySelector('#view tbody tr td:nth-child(4)').getBoundingClientRect().right"
+        with on_a_phone(page.driver):
+            page.driver.refresh()
+            page.wait(lambda: page.shows("#view tbody"), "the plan")
+            assert page.driver.execute_script(reason) <= 390, "the reason is seen without scrolling"
         page.click(f"#view p a[href='#/plans/{plan.parent}']")
         page.wait(lambda: page.texts(".view-head h2") == [f"Plan {plan.parent}"], "the parent")
 
@@ -294,9 +300,7 @@ class TestAdministrator:
         page.press("Leave it", "dialog")
 
     def test_it_fits_a_phone(self, page: ServicePage) -> None:
-        phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
-        try:
-            page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)  # type: ignore[attr-defined]
+        with on_a_phone(page.driver):
             page.driver.refresh()
             for view, shown in (("", "#overview"), ("trainers/long", "#view .trainer"), ("plans", "#view table")):
                 page.go(view)
@@ -304,8 +308,6 @@ class TestAdministrator:
                 width = "return [document.documentElement.scrollWidth, innerWidth]"
                 needed, there = page.driver.execute_script(width)
                 assert (needed, there) == (390, 390), view
-        finally:
-            page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})  # type: ignore[attr-defined]
 
     def test_a_link_with_another_s_token_asks_before_it_signs_one_in(
         self, page: ServicePage, tokens: dict[str, str]
@@ -346,6 +348,9 @@ class TestViewer:
     def test_plans_are_listed_compared_and_supposed(self, viewer: ServicePage, client: OakumClient) -> None:
         viewer.go("plans")
         viewer.wait(lambda: any(text.startswith("Plan ") for text in viewer.texts("#view tbody th a")), "plans")
+        viewer.click("#field-changed")
+        suggested = "return [...document.querySelector('#field-changed').list.options].map(({ value }) => value)"
+        viewer.wait(lambda: "long" in viewer.driver.execute_script(suggested), "the trainers' names")
         viewer.fill("drain_count", "1000")
         viewer.press("Preview", "#view")
         viewer.wait(lambda: "0 idle nodes to" in "".join(viewer.texts("#outcome")), "the plan without nodes")

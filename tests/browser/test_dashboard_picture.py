@@ -72,6 +72,27 @@ class TestOverview:
         """
         assert opened.driver.execute_async_script(script) == 107
 
+    def test_the_time_left_follows_from_what_was_measured_on_as_many_nodes(self, opened: Page) -> None:
+        script = """
+            const done = { state: "running", total_steps: 100, step: 50, samples: 5000, total_samples: 10000 };
+            const view = { ...done, samples_per_s: 2 };
+            const rates = [{ nodes: 1, samples_per_s: 50 }, { nodes: 2, samples_per_s: 100 }];
+            import("/static/js/trainers.js").then(({ timeLeft }) => arguments[0]([
+                timeLeft({ ...view, nodes: ["a", "b"], measured_rates: rates }),
+                timeLeft({ ...view, nodes: ["a", "b", "c"], measured_rates: rates }),
+                timeLeft({ ...view, nodes: [], measured_rates: rates }),
+            ]));
+        """
+        assert opened.driver.execute_async_script(script) == [50, 2500, None]
+
+    def test_a_number_stays_beside_its_unit(self, opened: Page) -> None:
+        script = """
+            import("/static/js/format.js").then(({ prose }) => arguments[1](prose(arguments[0])));
+        """
+        told = "Trains at 108 / s for 30 min, 5 s less than 97 % of `oakum ps` and 3 hours."
+        shown = "Trains at 108~/~s for 30~min, 5~s less than 97~% of “oakum ps” and 3 hours."
+        assert opened.driver.execute_async_script(script, told) == shown.replace("~", "\u202f")
+
     def test_holes_and_both_parts_of_the_fragments_are_drawn(self, opened: Page) -> None:
         assert opened.attributes(".plot .hole", "fill") == {"url(#hatch)"}
         assert opened.attributes(".plot .training", "data-trainer") == {"digits", "charlm"}

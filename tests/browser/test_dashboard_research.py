@@ -15,6 +15,7 @@ from dashboard_service import client as client
 from dashboard_service import service as service
 from dashboard_service import tokens as tokens
 from oakum_client.rest.client import OakumClient
+from page_states import on_a_phone
 from running_service import small_spec, state_of
 from service_page import ServicePage
 from waiting import wait_until
@@ -50,6 +51,12 @@ def lines(page: ServicePage) -> list[list[float]]:
         return data.map((line) => [line.x.length, Math.max(...line.x)]);
     """
     return list(page.driver.execute_script(script))
+
+
+def scheme(page: ServicePage, name: str) -> None:
+    """Show the page in the colour scheme `light` or `dark`."""
+    features = [{"name": "prefers-color-scheme", "value": name}]
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="class")
@@ -107,6 +114,18 @@ class TestResearch:
         page.back()
         page.wait(lambda: rows(page) == ["beta", "alpha"], "the comparison again")
         assert page.errors() == []
+
+    def test_lines_take_the_colours_of_a_page_that_turns_dark(self, page: ServicePage) -> None:
+        page.go("compare?trainers=alpha,beta")
+        page.wait(lambda: len(lines(page)) == 2, "two lines")
+        colours = "return document.querySelector('.compare-chart').data.map(({ line }) => line.color)"
+        light = page.driver.execute_script(colours)
+        try:
+            scheme(page, "dark")
+            page.wait(lambda: page.driver.execute_script(colours) != light, "other colours")
+        finally:
+            scheme(page, "light")
+        page.wait(lambda: page.driver.execute_script(colours) == light, "the colours from before")
 
     def test_what_is_compared_is_saved_as_lines_and_as_pictures_and_nothing_as_no_file(
         self, page: ServicePage
@@ -229,9 +248,7 @@ class TestResearch:
         )
 
     def test_views_of_research_fit_a_phone(self, page: ServicePage) -> None:
-        size = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
-        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)  # type: ignore[attr-defined]
-        try:
+        with on_a_phone(page.driver):
             for view, shown in (
                 ("submit", "#field-name"),
                 ("compare?trainers=alpha,beta", "#view tbody th a"),
@@ -242,8 +259,6 @@ class TestResearch:
                 script = "const root = document.documentElement; return [root.scrollWidth, root.clientWidth]"
                 needed, given = page.driver.execute_script(script)
                 assert (view, needed) == (view, given)
-        finally:
-            page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})  # type: ignore[attr-defined]
 
     @pytest.mark.parametrize(
         "dark", [pytest.param(False, id="light", marks=pytest.mark.soak), pytest.param(True, id="dark")]

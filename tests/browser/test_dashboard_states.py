@@ -14,10 +14,19 @@ from api_under_test import ApiUnderTest
 from dashboard_page import Page, Server
 from empty_databases import empty_database as empty_database
 from oakum_service.api.auth import Role
-from page_states import DOCUMENTS, PICTURES, VIEWS, View, held, refused
+from page_states import DOCUMENTS, PICTURES, VIEWS, View, held, on_a_phone, refused
 from service_page import ServicePage
 
 pytestmark = pytest.mark.needs("browser")
+
+_WATCH_LIVENESS = """
+    const element = document.querySelector("#liveness");
+    window.told = new Set([element.textContent]);
+    const watch = new MutationObserver(() => told.add(element.textContent));
+    watch.observe(element, { childList: true, characterData: true, subtree: true });
+    performance.clearResourceTimings();
+"""
+_USERS_HAVE_COME = "return performance.getEntriesByType('resource').some(({ name }) => name.includes('v1/quotas'))"
 
 SCHEMES = [pytest.param(False, id="light", marks=pytest.mark.soak), pytest.param(True, id="dark")]
 
@@ -117,6 +126,31 @@ class TestStates:
             empty.go("plans")
             empty.wait(lambda: seen(empty, "#view .empty"), "that there is no plan", within_s=4.0)
             assert not empty.shows("#first-answer")
+
+    def test_an_answer_for_the_view_before_does_not_tell_that_this_one_is_live(self, empty: ServicePage) -> None:
+        empty.go("nowhere")
+        with held(empty.driver, "*/v1/quotas*"):
+            empty.go("users")
+            empty.wait(lambda: empty.shows("#first-answer"), "that users load")
+            with refused(empty.driver, "*/v1/plans*"):
+                empty.go("plans")
+                empty.wait(lambda: empty.shows("#first-answer [role=alert]"), "why plans do not come")
+                empty.driver.execute_script(_WATCH_LIVENESS)
+                empty.driver.execute_cdp_cmd("Fetch.disable", {})  # type: ignore[attr-defined]
+                empty.wait(lambda: empty.driver.execute_script(_USERS_HAVE_COME), "what was held")
+                empty.driver.execute_async_script("setTimeout(arguments[0], 200)")
+                assert empty.driver.execute_script("return [...told]") == ["Offline"]
+        empty.errors()  # the browser's own words about what was kept away
+
+    def test_what_is_told_of_a_view_on_a_phone_stands_at_the_top(self, empty: ServicePage) -> None:
+        with on_a_phone(empty.driver), refused(empty.driver, *DOCUMENTS):
+            for view in VIEWS:
+                empty.go("nowhere")
+                empty.go(view.address.format(trainer="digits", plan=1))
+                empty.wait(lambda: empty.shows("#first-answer [role=alert]"), f"why {view.name} does not come")
+                heights = "return ['#view', '#overview'].map((one) => document.querySelector(one).offsetHeight)"
+                assert (view.name, empty.driver.execute_script(heights)) == (view.name, [0, 0])
+        empty.errors()  # the browser's own words about what was kept away
 
 
 class TestSignIn:

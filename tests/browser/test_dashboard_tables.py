@@ -19,6 +19,7 @@ from oakum_service.api.auth import Role
 from oakum_service.db.models.cluster import ForegroundStart, NodeSetback, SnapshotRecord
 from oakum_service.documents.node import Node, RecordedNodes
 from oakum_service.states import NodeState
+from page_states import on_a_phone
 from service_page import ServicePage
 
 pytestmark = pytest.mark.needs("browser")
@@ -380,19 +381,15 @@ class TestTables:
         assert page.errors() == []
 
     def test_tables_fit_a_phone(self, page: TablesPage) -> None:
-        size = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
-        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)  # type: ignore[attr-defined]
         # Once drawn. A page that is wider when it loads is laid out on a wider window, and scaled down.
         width = """const told = arguments[arguments.length - 1];
         requestAnimationFrame(() => requestAnimationFrame(() => told(document.documentElement.scrollWidth)))"""
-        try:
+        with on_a_phone(page.driver):
             page.driver.refresh()
             for view in ("trainers", "nodes", "users", "delays", "tokens", "audit"):
                 page.go(view)
                 page.wait(lambda: page.shows(".listing tbody tr") or page.shows("#view .empty"), view)
-                assert (view, page.driver.execute_async_script(width)) == (view, size["width"])
-        finally:
-            page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})  # type: ignore[attr-defined]
+                assert (view, page.driver.execute_async_script(width)) == (view, 390)
 
     @pytest.mark.parametrize(
         "dark", [pytest.param(False, id="light", marks=pytest.mark.soak), pytest.param(True, id="dark")]

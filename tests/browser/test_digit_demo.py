@@ -28,6 +28,7 @@ from oakum_client.demo.follower import Follower
 from oakum_client.demo.pages import demo_app
 from oakum_client.rest.client import OakumClient
 from oakum_worker.checkpoint.weights import load_weights
+from page_states import on_a_phone
 from running_service import EXAMPLES
 from slanted_digits import slanted_digits
 
@@ -310,10 +311,7 @@ class TestTrained:
     def test_on_a_phone_a_finger_draws_and_nothing_scrolls_sideways(
         self, page: Page, digits: tuple[np.ndarray, np.ndarray]
     ) -> None:
-        phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
-        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
-        page.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
-        try:
+        with on_a_phone(page.driver):
             page.open(token=None)
             page.wait(lambda: page.texts("#recognition-weights")[0].startswith("by weights"), "the weights")
             page.driver.execute_script("document.getElementById('clear').click()")
@@ -322,9 +320,6 @@ class TestTrained:
             page.wait(lambda: page.texts("#digit") == ["0"], "the digit")
             widths = "return [document.documentElement.scrollWidth, innerWidth, scrollY]"
             assert page.driver.execute_script(widths) == [390, 390, 0]
-        finally:
-            page.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
-            page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
     def test_nothing_is_asked_of_another_host(self, page: Page) -> None:
         asked = page.driver.execute_script(

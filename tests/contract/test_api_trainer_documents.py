@@ -279,7 +279,14 @@ def test_the_explanation_of_a_size(scene: Scene) -> None:
         "plan": 1,
         "look_ahead_reason": "",
         "slots_reason": "",
+        "curve_reason": "Rates are those of its spec's curve: measured ones do not count here (the setting "
+        "`learn_curves` is off).",
     }
+
+
+def test_where_measured_rates_count_the_explanation_says_nothing_of_the_specs_curve(scene: Scene) -> None:
+    scene.api.settings.learn_curves = True
+    assert scene.get("/v1/trainers/digits/explain")["curve_reason"] == ""
 
 
 def test_the_explanation_where_no_plan_has_one(api: ApiUnderTest) -> None:
@@ -296,6 +303,7 @@ def test_the_explanation_where_no_plan_has_one(api: ApiUnderTest) -> None:
         "plan": None,
         "look_ahead_reason": "",
         "slots_reason": "",
+        "curve_reason": "",
     }
     api.change_row(trainer, state=TrainerState.FAILED, message="out of memory")
     reason = api.viewer.get("/v1/trainers/digits/explain").json()["reason"]

@@ -183,6 +183,8 @@ def explain(trainer: TrainerRef, as_json: JsonFlag = False) -> None:
         console().print(explanation.condition, style="yellow")
     if explanation.slots_reason:
         console().print(explanation.slots_reason)
+    if explanation.curve_reason:
+        console().print(explanation.curve_reason)
     if explanation.look_ahead_reason:
         console().print(explanation.look_ahead_reason, style="dim")
 

@@ -53,6 +53,9 @@ from oakum_worker.protocol import Pace
 
 _SOON_S = 30.0
 """A launch that is due and wanted begins within so many seconds."""
+_SPECS_CURVE = (
+    "Rates are those of its spec's curve: measured ones do not count here (the setting `learn_curves` is off)."
+)
 _LONG_ENOUGH_S = 5.0
 """Seconds of steps from which on their composition is reported."""
 
@@ -368,9 +371,11 @@ def dry_run_view(name: str, prospect: Prospect, *, held: bool) -> DryRunView:
     )
 
 
-def explanation(session: Session, trainer: Trainer, view: TrainerView) -> Explanation:
+def explanation(
+    session: Session, trainer: Trainer, view: TrainerView, *, learns_curves: bool = True
+) -> Explanation:
     """Why a trainer, whose document is `view`, has its size; refers to the plan in force if the size follows from
-    it."""
+    it. `learns_curves`: whether measured rates count in plans."""
     plan = current_plan(session)
     given = plan.allocations.get(trainer.id) if plan is not None else None
     planned = plan is not None and given is not None and view.status in PLANNED
@@ -385,6 +390,7 @@ def explanation(session: Session, trainer: Trainer, view: TrainerView) -> Explan
         plan=plan.id if plan is not None and planned else None,
         look_ahead_reason=plan.look_ahead_reason if plan is not None and planned else "",
         slots_reason=view.slots_reason if view.status in PLANNED else "",
+        curve_reason=_SPECS_CURVE if planned and not learns_curves else "",
     )
 
 

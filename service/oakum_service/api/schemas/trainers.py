@@ -307,3 +307,5 @@ class Explanation(BaseModel):
     slots_reason: str = ""
     """How many slots each of its fragments takes and why, as one sentence, if its spec leaves that to the
     service and nodes are given in parts."""
+    curve_reason: str = ""
+    """Where its planned rates come from, as one sentence, if they are not those that are measured."""

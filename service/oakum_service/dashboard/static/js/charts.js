@@ -186,7 +186,8 @@ export class Charts {
     const made = layout(figure, this.#points, style);
     const { range, whole } = this.axis;
     made.xaxis.range = range ?? whole;
-    if (figure.chart.step) setText(figure.hint, made.shapes.length ? "dotted lines: it changes" : "");
+    const isFirst = figure === this.figures.find(({ figure: { hidden } }) => !hidden);
+    setText(figure.hint, isFirst && made.shapes.length ? "dotted lines: its nodes change" : "");
     if (!this.zoomable) return made;
     made.xaxis.fixedrange = false;
     return { ...made, dragmode: "zoom", uirevision: range?.join() ?? "whole" };

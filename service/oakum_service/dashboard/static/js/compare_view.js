@@ -58,6 +58,7 @@ export class CompareView {
       h("section", { class: "panel part" }, h("div", { class: "what-if" }, h("div", { class: "field" }, h("label", { for: "field-find" }, "Find"), this.find)), this.choices, this.fewer),
       h("section", { class: "panel part" }, h("div", { class: "what-if" }, h("div", { class: "field" }, h("label", { for: "field-metric" }, "Show"), this.metricChoice), this.axisChoice, ...this.saves, this.said), this.none, this.state, this.chart, this.notes, this.table),
     );
+    dark.addEventListener("change", () => this.#showChart(this.#shown));
     this.find.addEventListener("input", () => this.#showChoices());
     this.metricChoice.addEventListener("change", () => this.#change(() => (this.metric = this.metricChoice.value)));
     this.axisChoice.querySelector("select").addEventListener("change", (event) => this.#change(() => (this.axis = AXES.find(([, text]) => text === event.target.value)[0])));

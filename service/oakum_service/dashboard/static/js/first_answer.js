@@ -52,7 +52,7 @@ export class FirstAnswer {
   }
 
   #load() {
-    this.#show(h("p", { role: "status" }, `Loading${this.#title ? ` ${this.#title}` : ""}…`));
+    this.#show(h("p", { role: "status" }, this.#title ? `Loading: ${this.#title}…` : "Loading…"));
   }
 
   #show(...content) {

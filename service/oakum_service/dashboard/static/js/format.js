@@ -2,6 +2,8 @@
 
 const NARROW = "\u202f";
 const NONE = "–";
+const UNIT = /(\d) (%|ms|s|min|h|d)(?![\w-])/g;
+const PER_SECOND = / \/ s(?!\w)/g;
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 export function count(number) {
@@ -57,9 +59,9 @@ export function bytes(number) {
   return `${decimal(number / size, 3)}${NARROW}${unit}`;
 }
 
-/** A sentence with commands in it, without marks that only terminals read. */
+/** A sentence with commands in it, without marks that only terminals read, and with each number beside its unit. */
 export function prose(text) {
-  return text.replaceAll(/`([^`]*)`/g, "“$1”");
+  return text.replaceAll(/`([^`]*)`/g, "“$1”").replaceAll(UNIT, `$1${NARROW}$2`).replaceAll(PER_SECOND, `${NARROW}/${NARROW}s`);
 }
 
 /** The time of day in UTC, as in all that the service says and the command line prints. */

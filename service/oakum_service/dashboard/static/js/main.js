@@ -102,8 +102,8 @@ async function tryRefresh(mine) {
   try {
     await refresh(mine);
     api.ahead([]); // What was not taken is of no view any more.
-    if (signal.aborted) return;
-    if (view === mine.view) firstAnswer.end();
+    if (signal.aborted || view !== mine.view) return; // What another view was told says nothing of this one.
+    firstAnswer.end();
     updatedAt = serviceNow();
     offline = false;
     byId("banner").hidden = true;

@@ -24,7 +24,7 @@ const FILTER = {
   choices: [
     ["", "all", () => true],
     ["foreground", "foreground job", ({ state }) => state === "foreground"],
-    ["lent", "lent to a trainer", (node) => isHole(node) && node.trainer !== null],
+    ["lent", "lent (warming, training, …)", (node) => isHole(node) && node.trainer !== null],
     ["unused", "unused", (node) => isHole(node) && node.trainer === null],
     ["avoided", "avoided after failures", ({ avoided_until: until }) => until !== null],
     ["unavailable", "unavailable", ({ state }) => state === "unavailable"],

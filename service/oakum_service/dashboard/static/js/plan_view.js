@@ -9,10 +9,10 @@ import { address } from "./router.js";
 const GONE = 404;
 const COLUMNS = [
   ["Trainer", ""],
-  ["Before", "number"],
+  ["Nodes before", "number"],
   ["Granted", "number"],
-  ["Change", "sentence"],
   ["Reason", "sentence"],
+  ["Change", "sentence"],
 ];
 
 export class PlanView {
@@ -62,7 +62,7 @@ function contentOf(plan, before, names) {
     const { nodes = [], reason = "It is no longer planned." } = granted.get(trainer) ?? {};
     const name = names.get(trainer) ?? trainer;
     const change = changeOf(nodes.filter((node) => !had.includes(node)), had.filter((node) => !nodes.includes(node)));
-    return [link(name, address(["trainers", trainer])), before ? count(had.length) : "–", count(nodes.length), change, prose(reason)];
+    return [link(name, address(["trainers", trainer])), before ? count(had.length) : "–", count(nodes.length), prose(reason), change];
   });
   const facts = `Made ${moment(plan.made_at)} for the objective ${plan.objective}. ${plan.summary} ${plan.look_ahead_reason}`;
   const parent = plan.parent === null ? "It is the first plan, or the one before is no longer kept." : null;

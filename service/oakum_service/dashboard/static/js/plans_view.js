@@ -10,22 +10,26 @@ import { address } from "./router.js";
 
 const SHOWN = 100;
 const DRAFT = "what-if";
+const TRAINERS = "known-trainers";
+const OBJECTIVES = "known-objectives";
 const COLUMNS = [
   ["Plan", ""],
   ["Made", ""],
   ["Nodes granted", "number"],
   ["Objective", ""],
-  ["Value", "sentence"],
+  ["Value", "number"],
+  ["Unit", ""],
+  ["Looks ahead", "number"],
   ["Proven to be", "sentence"],
   ["Solved in", "number"],
   ["Solver", ""],
 ];
 const SUPPOSED = [
   ["Trainer", ""],
-  ["Now", "number"],
+  ["Nodes now", "number"],
   ["Then", "number"],
-  ["Change", "sentence"],
   ["Reason", "sentence"],
+  ["Change", "sentence"],
 ];
 
 export class PlansView {
@@ -37,11 +41,13 @@ export class PlansView {
     this.list = h("div", { class: "scroll-x", tabindex: 0, role: "region", "aria-label": "Plans" });
     this.outcome = h("div", { id: "outcome", role: "status" });
     this.faults = new FieldFaults();
+    this.trainers = h("datalist", { id: TRAINERS });
+    this.objectives = h("datalist", { id: OBJECTIVES });
     this.element = h(
       "section",
       { class: "view" },
       h("div", { class: "view-head" }, h("h2", { tabindex: -1 }, "Plans")),
-      h("section", { class: "panel part" }, h("h3", {}, "What if"), h("p", {}, "The plan that would be made now. Nothing is changed by asking."), this.#form(), this.outcome),
+      h("section", { class: "panel part" }, h("h3", {}, "What if"), h("p", {}, "The plan that would be made now. Nothing is changed by asking."), this.#form(), this.trainers, this.objectives, this.outcome),
       h("section", { class: "panel part" }, h("h3", {}, "Made so far"), h("p", {}, "A plan's value is the sum over all trainers, each times its weight, of what the objective gives over the plan's look-ahead. ", `The newest ${SHOWN} are here.`), this.list),
     );
   }
@@ -53,18 +59,25 @@ export class PlansView {
     ]);
   }
 
+  /** Gets the names that the form's fields suggest. */
+  async #suggest() {
+    const [{ trainers }, { objectives }] = await Promise.all([this.api.get("v1/trainers"), this.api.get("v1/objectives")]);
+    const names = [[this.trainers, trainers.filter(({ ended_at: ended }) => ended === null)], [this.objectives, objectives]];
+    for (const [list, known] of names) setChildren(list, known.map(({ name }) => name), () => known.map(({ name }) => h("option", { value: name })));
+  }
+
   #form() {
     const { faults } = this;
     const form = h(
       "form",
       { class: "what-if", novalidate: "" },
-      faults.add("drain_count", input({ name: "drain_count", label: "Nodes drained", type: "number", min: 0, max: 1000000, value: "" })),
-      faults.add("drain", input({ name: "drain", label: "Which nodes", placeholder: "n1, n2" })),
-      faults.add("remove", input({ name: "remove", label: "Without the trainer", placeholder: "its name" })),
-      faults.add("changed", input({ name: "changed", label: "With the trainer changed", placeholder: "a trainer's name" })),
-      faults.add("change", input({ name: "max_nodes", label: "To at most, nodes", type: "number", min: 1, value: "" })),
+      faults.add("drain_count", input({ name: "drain_count", label: "Further nodes drained", type: "number", min: 0, max: 1000000, value: "" })),
+      faults.add("drain", input({ name: "drain", label: "Nodes drained", placeholder: "n1, n2" })),
+      faults.add("remove", input({ name: "remove", label: "Without the trainers", placeholder: "name1, name2", list: TRAINERS })),
+      faults.add("changed", input({ name: "changed", label: "With another maximum for the trainer", placeholder: "its name", list: TRAINERS })),
+      faults.add("change", input({ name: "max_nodes", label: "Its maximum, nodes", type: "number", min: 1, value: "" })),
       faults.add("add", input({ name: "added", label: "With a further trainer", rows: 4, placeholder: "its spec, YAML or JSON" })),
-      faults.add("objective", input({ name: "objective", label: "Objective", placeholder: "as it is" })),
+      faults.add("objective", input({ name: "objective", label: "Objective", placeholder: "as it is", list: OBJECTIVES })),
       h("button", { type: "submit", class: "button primary" }, "Preview"),
       button("Clear", () => {
         this.#previews++;
@@ -75,6 +88,9 @@ export class PlansView {
       }),
     );
     restoreDraft(DRAFT, form);
+    form.addEventListener("focusin", ({ relatedTarget }) => {
+      if (!form.contains(relatedTarget)) this.#suggest().catch(() => {}); // without suggestions names are typed
+    });
     form.addEventListener("input", ({ target }) => {
       faults.unmark(target);
       keepDraft(DRAFT, form);
@@ -134,14 +150,14 @@ const listed = (text) => text.split(/[\s,]+/).filter(Boolean);
 
 function row(plan) {
   const granted = plan.allocations.reduce((sum, { nodes }) => sum + nodes.length, 0);
-  return [link(`Plan ${plan.id}`, address(["plans", plan.id])), moment(plan.made_at), count(granted), plan.objective, `${decimal(plan.value)} ${plan.unit}`, plan.quality, duration(plan.solve_s), plan.solver];
+  return [link(`Plan ${plan.id}`, address(["plans", plan.id])), moment(plan.made_at), count(granted), plan.objective, decimal(plan.value), plan.unit, plan.look_ahead_s > 0 ? duration(plan.look_ahead_s) : "–", prose(plan.quality), duration(plan.solve_s), plan.solver];
 }
 
 function outcomeOf(view) {
   const idle = view.num_idle === 1 ? "1 idle node" : `${count(view.num_idle)} idle nodes`;
   const facts = `Objective ${view.objective}. ${view.summary} ${idle} to plan with.`;
   const held = view.held ? [h("p", { class: "wrong" }, "The service is held: no plan has an effect before the hold ends.")] : [];
-  const rows = view.allocations.map((each) => [each.trainer, each.is_new ? "new" : count(each.nodes_now), count(each.nodes_then), changeOf(each.gained, each.lost), prose(each.reason)]);
+  const rows = view.allocations.map((each) => [each.trainer, each.is_new ? "new" : count(each.nodes_now), count(each.nodes_then), prose(each.reason), changeOf(each.gained, each.lost)]);
   const content = rows.length ? h("div", { class: "scroll-x", tabindex: 0, role: "region", "aria-label": "Supposed plan" }, table("Supposed plan", SUPPOSED, rows)) : h("p", {}, "No trainer wants nodes.");
   return [h("p", {}, facts), ...held, content];
 }

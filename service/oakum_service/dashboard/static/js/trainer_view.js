@@ -6,7 +6,7 @@ import { link } from "./controls.js";
 import { h, setChildren, setText, table } from "./dom.js";
 import { downloads } from "./downloads.js";
 import { told } from "./faults.js";
-import { count, decimal, metric, moment, percent, rate } from "./format.js";
+import { count, decimal, metric, moment, percent, prose, rate } from "./format.js";
 import { Log } from "./log.js";
 import { NodeUse } from "./node_use.js";
 import { address } from "./router.js";
@@ -73,7 +73,7 @@ export class TrainerView {
     this.nodeUse.showAgain();
   }
 
-  #show(view, { plan, slots_reason: slots }) {
+  #show(view, { plan, slots_reason: slots, curve_reason: curve }) {
     if (this.#card === null) {
       this.#card = new Card(view, new Charts({ zoomable: true, axis: this.#axis }));
       this.body.append(this.#card.element, this.why);
@@ -85,7 +85,8 @@ export class TrainerView {
     setText(this.notes, notes);
     this.notes.hidden = notes === "";
     this.why.hidden = plan === null;
-    setChildren(this.why, [plan, slots], () => ["Its nodes follow from ", link(`plan ${plan}`, address(["plans", plan])), `. ${slots ?? ""}`]);
+    const further = [slots, curve].filter(Boolean).map(prose).join(" ");
+    setChildren(this.why, [plan, further], () => ["Its nodes follow from ", link(`plan ${plan}`, address(["plans", plan])), `. ${further}`]);
     setText(this.traceback, view.traceback);
     this.traceback.hidden = view.traceback === "";
     this.log.element.hidden = view.is_private;

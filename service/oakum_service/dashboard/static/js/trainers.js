@@ -184,12 +184,14 @@ export function shareOf(view) {
   return view.total_steps ? Math.min(1, view.step / view.total_steps) : 0;
 }
 
-/** Seconds to its end at the present rate; null where that is not known. */
+/** Seconds to its end at the rate that was measured on as many nodes, or else at the present one; null where neither is known. */
 export function timeLeft(view) {
-  if (view.state !== "running" || !view.total_steps || !(view.samples_per_s > 0)) return null;
+  const measured = view.measured_rates.find(({ nodes: size }) => size === view.nodes.length)?.samples_per_s;
+  const perS = measured ?? view.samples_per_s;
+  if (view.state !== "running" || !view.total_steps || !view.nodes.length || !(perS > 0)) return null;
   const steps = view.total_steps - view.step;
   const samples = view.total_samples ? view.total_samples - view.samples : steps * (view.global_batch ?? view.spec.global_batch);
-  return Math.max(0, samples) / view.samples_per_s;
+  return Math.max(0, samples) / perS;
 }
 
 export function sizeOf(view) {

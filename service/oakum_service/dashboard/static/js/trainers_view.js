@@ -21,11 +21,11 @@ const FILTER = {
   key: "state",
   label: "State",
   choices: [
-    ["", "live", isLive],
-    ["training", "training", ({ state }) => state === "running"],
-    ["waiting", "waiting or paused", (row) => isLive(row) && row.state !== "running"],
-    ["wrong", "in trouble", ({ condition, state }) => condition !== "" || state === "failed" || state === "diverged"],
-    ["ended", "ended", (row) => !isLive(row)],
+    ["", "not ended", isLive],
+    ["training", "running", ({ state }) => state === "running"],
+    ["waiting", "waiting, starting or paused", (row) => isLive(row) && row.state !== "running"],
+    ["wrong", "something is wrong", ({ condition, state }) => condition !== "" || state === "failed" || state === "diverged"],
+    ["ended", "ended (finished, failed, …)", (row) => !isLive(row)],
     ["all", "all", () => true],
   ],
 };
