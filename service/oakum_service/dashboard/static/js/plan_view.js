@@ -64,7 +64,7 @@ function contentOf(plan, before, names) {
     const change = changeOf(nodes.filter((node) => !had.includes(node)), had.filter((node) => !nodes.includes(node)));
     return [link(name, address(["trainers", trainer])), before ? count(had.length) : "–", count(nodes.length), prose(reason), change];
   });
-  const facts = `Made ${moment(plan.made_at)} for the objective ${plan.objective}. ${plan.summary} ${plan.look_ahead_reason}`;
+  const facts = `Made ${moment(plan.made_at)} for the objective ${plan.objective}. ${prose(`${plan.summary} ${plan.look_ahead_reason}`)}`;
   const parent = plan.parent === null ? "It is the first plan, or the one before is no longer kept." : null;
   return [
     h("p", {}, facts),

@@ -155,7 +155,7 @@ function row(plan) {
 
 function outcomeOf(view) {
   const idle = view.num_idle === 1 ? "1 idle node" : `${count(view.num_idle)} idle nodes`;
-  const facts = `Objective ${view.objective}. ${view.summary} ${idle} to plan with.`;
+  const facts = `Objective ${view.objective}. ${prose(view.summary)} ${idle} to plan with.`;
   const held = view.held ? [h("p", { class: "wrong" }, "The service is held: no plan has an effect before the hold ends.")] : [];
   const rows = view.allocations.map((each) => [each.trainer, each.is_new ? "new" : count(each.nodes_now), count(each.nodes_then), prose(each.reason), changeOf(each.gained, each.lost)]);
   const content = rows.length ? h("div", { class: "scroll-x", tabindex: 0, role: "region", "aria-label": "Supposed plan" }, table("Supposed plan", SUPPOSED, rows)) : h("p", {}, "No trainer wants nodes.");
