@@ -80,10 +80,21 @@ def _train(
     subgroups: Subgroups,
     num_steps: int,
 ) -> list[float]:
-    rank, num_ranks = group.rank(), group.size()
+    begin(loop, spec, build, group, subgroups)
+    return [loop.step().loss for _ in range(num_steps)]
+
+
+def begin(
+    loop: TrainingLoop,
+    spec: TrainerSpec,
+    build: Callable[[], Task],
+    group: dist.ProcessGroup | None = None,
+    subgroups: Subgroups | None = None,
+) -> None:
+    """Let the loop begin the first generation, alone or as a rank of the group."""
+    rank, num_ranks = (0, 1) if group is None else (group.rank(), group.size())
     around = _Around(dict(build().model.state_dict()) if rank == 0 else {})
     checkpoints = DurableCheckpoints(Path("/nowhere"), keep=1)
     keeper = loop.assembly.make_keeper(KeeperContext(loop.state, spec, checkpoints, around))
     loop.join(group, rank, num_ranks, subgroups=subgroups)
     keeper.begin(generation_of(num_ranks), rank)
-    return [loop.step().loss for _ in range(num_steps)]

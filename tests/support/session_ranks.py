@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -213,7 +214,7 @@ class Rank(Host):
             self._breaks = stage.victim is not None and taken == stage.steps
             self._loses = stage.loser == self.name and taken == stage.steps
             is_last = stage.victim is None and stage.loser is None and taken + 1 == stage.steps
-            result = yield StepOrder(int(is_last and rank == 0))
+            result = yield StepOrder(partial(int, is_last and rank == 0))
             if result is None:
                 return True
             taken += 1

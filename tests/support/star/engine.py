@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -31,10 +33,10 @@ class StarEngine(StepEngine):
         """See `StepEngine`."""
         self._group, self._rank, self._world_size = group, rank, world_size
 
-    def compute(self, batch: GlobalBatch, votes: StepVotes) -> None:
+    def compute(self, batch: GlobalBatch, votes: Callable[[], StepVotes]) -> None:
         """See `StepEngine`."""
         self._num_global = batch.num_samples
-        self._numbers = torch.tensor([0.0, 0.0, *votes.numbers, 0.0], dtype=torch.float64)
+        self._numbers = torch.tensor([0.0, 0.0, *votes().numbers, 0.0], dtype=torch.float64)
         for parameter in self._parameters:
             parameter.grad = torch.zeros_like(parameter)
         compute_passes(self, batch, batch.chunks(self._rank, self._world_size, together=False))

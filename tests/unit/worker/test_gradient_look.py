@@ -61,7 +61,7 @@ def test_a_step_that_trains_nothing_is_not_taken() -> None:
 def test_a_rank_without_samples_expects_no_gradient() -> None:
     reducer = GradientReducer(build_model())
     reducer.look = GradientLook()
-    reducer.begin(0, 2, StepVotes())
+    reducer.begin(0, 2, StepVotes)
     assert reducer.look.expected == []
 
 

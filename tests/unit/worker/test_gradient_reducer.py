@@ -53,7 +53,7 @@ def whole_batch(model: nn.Module, size: int) -> tuple[float, list[torch.Tensor]]
 
 
 def reduce(reducer: GradientReducer, model: nn.Module, chunks: list[range], size: int, signal: int = 0) -> Reduced:
-    reducer.begin(sum(map(len, chunks)), size, StepVotes(signal))
+    reducer.begin(sum(map(len, chunks)), size, lambda: StepVotes(signal))
     for chunk in chunks:
         reducer.backward(mean_squared_error(model, batch_of(chunk)), len(chunk), last=chunk is chunks[-1])
     return reducer.finish()
@@ -110,7 +110,7 @@ def test_the_signals_of_the_ranks_come_back_summed_and_exact(dtype: torch.dtype)
         model = build_model().to(dtype)
         reducer = GradientReducer(model)
         reducer.join(group, 2)
-        reducer.begin(0, 0, StepVotes(signal=[2**24 - 7, 6][rank]))
+        reducer.begin(0, 0, lambda: StepVotes(signal=[2**24 - 7, 6][rank]))
         return reducer.finish()
 
     assert [reduced.votes.signal for reduced in in_ranks(2, run)] == [2**24 - 1] * 2
@@ -139,7 +139,7 @@ def test_flags_are_summed_apart_from_signals(world_size: int) -> None:
     def run(group: dist.ProcessGroup, rank: int) -> tuple[int, int]:
         reducer = GradientReducer(build_model())
         reducer.join(group, world_size)
-        reducer.begin(0, 0, StepVotes(signal=5 * (rank == 0), checkpoint=rank + 1))
+        reducer.begin(0, 0, lambda: StepVotes(signal=5 * (rank == 0), checkpoint=rank + 1))
         reduced = reducer.finish()
         return reduced.votes.signal, reduced.votes.checkpoint
 

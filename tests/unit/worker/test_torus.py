@@ -280,7 +280,7 @@ def test_where_there_is_no_grid_the_ranks_use_a_plain_all_reduce(
     def run(group: dist.ProcessGroup, rank: int) -> int:
         reducer = GradientReducer(build_model(), all_reduce="torus")
         reducer.join(group, num_ranks, subgroups=subgroups_of(store, rank) if with_subgroups else None)
-        reducer.begin(0, 0, StepVotes(signal=1))
+        reducer.begin(0, 0, lambda: StepVotes(signal=1))
         return reducer.finish().votes.signal
 
     assert in_ranks(num_ranks, run) == [num_ranks] * num_ranks

@@ -54,7 +54,7 @@ def test_steps_tell_where_training_stands() -> None:
     loop = build_loop(global_batch=20)
     results = []
     while not loop.finished:
-        results.append(loop.step(signal=5))
+        results.append(loop.step(signal=lambda: 5))
     expected = [(1, 0, 20), (2, 0, 20), (3, 0, 13), (4, 1, 20), (5, 1, 20), (6, 1, 13)]
     assert [(result.step, result.epoch, result.samples) for result in results] == expected
     assert {result.signal for result in results} == {5}

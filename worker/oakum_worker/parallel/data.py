@@ -23,7 +23,7 @@ totals), the caller's votes and, if asked for, the numbers from which the gradie
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
@@ -125,7 +125,7 @@ class GradientReducer(StepEngine):
             self._tail = torch.zeros(self._tail_length, dtype=dtype, device=first.device)
         self._watch()
 
-    def compute(self, batch: GlobalBatch, votes: StepVotes) -> None:
+    def compute(self, batch: GlobalBatch, votes: Callable[[], StepVotes]) -> None:
         """Compute forward and backward passes of this rank's share of the batch, in as many micro-batches as the
         share needs. Sums over the ranks begin meanwhile; `finish` waits for them."""
         chunks = batch.chunks(self._rank, self._world_size, together=False)
@@ -137,16 +137,17 @@ class GradientReducer(StepEngine):
         self,
         num_local: int,
         num_global: int,
-        votes: StepVotes = StepVotes(),
+        votes: Callable[[], StepVotes] = StepVotes,
         *,
         carried: torch.Tensor | float | None = None,
     ) -> None:
         """Start a step in which this rank computes `num_local` of `num_global` samples.
 
-        `carried` is this rank's number for `GradientNorms.carried`; a reducer that measures no noise ignores it.
+        `votes` is called when the last bucket is sent. `carried` is this rank's number for
+        `GradientNorms.carried`; a reducer that measures no noise ignores it.
         """
         self._armed, self._next = False, 0
-        self._num_global = num_global
+        self._num_global, self._votes = num_global, votes
         self._norms.clear()
         for parameter in self._parameters:
             parameter.grad = None
@@ -155,7 +156,7 @@ class GradientReducer(StepEngine):
         if self.look is not None and num_local:
             self.look.expect_from(self._parameters)
         # One copy instead of one write per number: single writes would slow steps of a few milliseconds.
-        numbers = [0.0, num_local, *votes.numbers, 0.0, 0.0, 0.0, float(carried is not None)][: len(self._tail)]
+        numbers = [0.0, num_local, 0.0, 0.0, 0.0, 0.0, 0.0, float(carried is not None)][: len(self._tail)]
         self._tail.copy_(torch.tensor(numbers, dtype=self._tail.dtype))
         if self._measure_noise and carried is not None:
             self._tail[_CARRIED] = carried
@@ -229,6 +230,8 @@ class GradientReducer(StepEngine):
         # Send the buckets with parameters that took no part in the loss; all buckets if the share was empty.
         while self._next < len(self._buckets):
             self._send_next()
+        if not self._buckets:
+            self._vote()
         for bucket in self._buckets:
             self._wait_for(bucket)
         if self._group is not None:
@@ -295,6 +298,7 @@ class GradientReducer(StepEngine):
             bucket.complete(number)
         if self._next == len(self._buckets):
             self._note_part()  # The tail is sent with this bucket.
+            self._vote()
         if self._group is None:
             return
         try:
@@ -304,6 +308,11 @@ class GradientReducer(StepEngine):
                 bucket.work = dist.all_reduce(bucket.flat, group=self._group, async_op=True)
         except RuntimeError as error:
             raise GroupError(f"gradients could not be sent: {error}") from error
+
+    def _vote(self) -> None:
+        for place, number in zip((_SIGNAL, _FLAG), self._votes().numbers, strict=True):
+            if number:  # in most steps there is nothing to write
+                self._tail[place].fill_(number)  # unlike a copy from the host, not waited for on a GPU
 
     def _wait_for(self, bucket: Bucket) -> None:
         if bucket.work is None:

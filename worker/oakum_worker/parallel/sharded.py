@@ -75,23 +75,23 @@ class ShardedEngine(SplitStateEngine):
         """True: every rank evaluates, since `forward` of a sharded model communicates."""
         return True
 
-    def compute(self, batch: GlobalBatch, votes: StepVotes) -> None:
+    def compute(self, batch: GlobalBatch, votes: Callable[[], StepVotes]) -> None:
         """Compute forward and backward passes of this rank's share of the batch, in as many micro-batches as every
         other rank. Raises `GroupError` if a rank is gone."""
         chunks = batch.chunks(self._rank, self._world_size, together=True)
         self.begin(sum(chunk.num_counted for chunk in chunks), batch.num_samples, votes)
         compute_passes(self, batch, chunks)
 
-    def begin(self, num_local: int, num_global: int, votes: StepVotes) -> None:
+    def begin(self, num_local: int, num_global: int, votes: Callable[[], StepVotes]) -> None:
         """Start a step in which this rank computes `num_local` of `num_global` samples: clear all gradients, and
-        note what this rank adds to the step's all-reduce."""
-        self._num_global = num_global
+        note what this rank adds to the step's all-reduce. `votes` is called when that is sent."""
+        self._num_global, self._step_votes = num_global, votes
         self._work: dist.Work | None = None
         for parameter in self._shards.parameters:
             parameter.grad = None
         if self.look is not None and num_local:
             self.look.expect(self._shards.parameters)
-        numbers = [0.0, num_local, *votes.numbers, 0.0, *self.votes()]
+        numbers = [0.0, num_local, 0.0, 0.0, 0.0, *self.votes()]
         self._numbers = torch.tensor(numbers, dtype=torch.float64, device=self._shards.device)
 
     def backward(
@@ -116,6 +116,9 @@ class ShardedEngine(SplitStateEngine):
         if self.look is not None:
             for parameter, leaf in self._shards.leaves():
                 self.look.follow(parameter, leaf)
+        if last:
+            for place, number in zip((_SIGNAL, _FLAG), self._step_votes().numbers, strict=True):
+                self._numbers[place].fill_(number)
         with lost_peers("during a step"):
             if last and self.group is not None:
                 self._work = dist.all_reduce(self._numbers, group=self.group, async_op=True)

@@ -1,8 +1,9 @@
 """The seam between the training loop and the strategies that spread a step over ranks.
 
-The loop gives a `StepEngine` the step's `GlobalBatch` and this rank's `StepVotes`. The engine computes this rank's
-part, adds gradients up over the ranks, and leaves in every `p.grad` the part of the global batch's gradient that
-belongs to this rank. The loop does not know which parts of the batch, the model or the state a rank has.
+The loop gives a `StepEngine` the step's `GlobalBatch` and a function that tells this rank's `StepVotes`. The
+engine computes this rank's part, adds gradients up over the ranks, and leaves in every `p.grad` the part of the
+global batch's gradient that belongs to this rank. The loop does not know which parts of the batch, the model or the
+state a rank has.
 """
 
 from __future__ import annotations
@@ -181,9 +182,13 @@ class StepEngine(Protocol):
         without.
         """
 
-    def compute(self, batch: GlobalBatch, votes: StepVotes) -> None:
+    def compute(self, batch: GlobalBatch, votes: Callable[[], StepVotes]) -> None:
         """Compute forward and backward passes of this rank's part of the batch, and begin to sum gradients and
-        `votes` over the ranks."""
+        votes over the ranks.
+
+        `votes` returns this rank's votes; called once, when they are sent. The later that is, the sooner a node
+        that is wanted back is let go: what rank 0 hears before then comes to pass at this step's end.
+        """
 
     def finish(self) -> Reduced:
         """Wait until every `p.grad` is this rank's part of the gradient of the global batch's mean loss. Returns

@@ -49,7 +49,7 @@ class Mailbox:
 
     def pending(self, current: int) -> int:
         """The number of the newest generation in the directive if it is above `current`, else 0. Cheap enough to
-        call before every step."""
+        call in every step."""
         generation = self._directive.generation
         return generation.number if generation is not None and generation.number > current else 0
 

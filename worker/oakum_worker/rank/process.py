@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -172,10 +173,10 @@ class RankProcess:
             self._evaluate()
         began_s: float | None = time.monotonic()
         while not self._loop.finished:
-            signal, durable = 0, False
+            order = StepOrder()
             if rank == 0:
-                signal, durable = self._mailbox.pending(generation.number), self._keeper.durable_due()
-            result = yield StepOrder(signal, checkpoint=durable)
+                order = StepOrder(partial(self._mailbox.pending, generation.number), self._keeper.durable_due())
+            result = yield order
             if result is None:
                 break
             may_close = self._after_step(result, rank)

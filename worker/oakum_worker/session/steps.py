@@ -86,7 +86,7 @@ class ScriptSteps:
         batch = StepBatch(parts, loop.state.cursor, total, 1.0, None)
         [chunk] = batch.chunks(loop.ranks.rank, loop.ranks.world_size, together=True)
         iteration = self.iteration = Iteration(loop.state.cursor, options, chunk)
-        self.engine.begin(chunk.num_counted, total, loop.votes(order.signal, order.checkpoint))
+        self.engine.begin(chunk.num_counted, total, lambda: loop.votes(order.signal, order.checkpoint))
         try:
             return iteration.enter(loop, total)
         except BaseException:
@@ -209,8 +209,8 @@ class ScriptSteps:
         if loop.ranks.world_size == 1:
             self._ending.is_stopped = True
             return
-        total = loop.loss_parts.sampler.batch_size(loop.state.cursor)
-        self.engine.begin(0, total, loop.votes(course.order.signal, False))
+        total, signal = loop.loss_parts.sampler.batch_size(loop.state.cursor), course.order.signal
+        self.engine.begin(0, total, lambda: loop.votes(signal, False))
         self.engine.abstain()
         try:
             try:

@@ -6,6 +6,7 @@ lost peer or an error in the user's code aborts a step before that, the state is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch.distributed as dist
@@ -194,25 +195,26 @@ class TrainingLoop:
         self._norms.join(ranks.group, subgroups)
         self._gathering.join(ranks.group, rank, subgroups)
 
-    def step(self, signal: int = 0, *, checkpoint: bool = False) -> StepResult:
+    def step(self, signal: Callable[[], int] = int, *, checkpoint: bool = False) -> StepResult:
         """Take one optimizer step on the next global batch.
 
-        Every rank's result has the sum of the ranks' `signal`, which must stay below 2**24, and whether any rank
-        asks for a `checkpoint`, so all ranks learn of both at the same step boundary.
+        Every rank's result has the sum of what the ranks' `signal` return, which must stay below 2**24, and
+        whether any rank asks for a `checkpoint`, so all ranks learn of both at the same step boundary. `signal` is
+        called as late as the strategy can, so a signal that comes during the step often counts in it.
         Raises `GroupError` if a rank is gone, and whatever the task's code raises; the step was then not taken.
         Raises `DivergedError`, on every rank after the same step, if training has diverged.
         """
         with self.times.step():
             return self._step(signal, checkpoint=checkpoint)
 
-    def _step(self, signal: int, *, checkpoint: bool) -> StepResult:
+    def _step(self, signal: Callable[[], int], *, checkpoint: bool) -> StepResult:
         cursor = self.state.cursor
         num_samples = self._sampler.batch_size(cursor)
         self.open_step()
         try:
             with self.clock.computing(), self.ranks.lost_in_passes("during a step"):
                 try:
-                    reduced = self._compute_gradients(cursor, num_samples, self.votes(signal, checkpoint))
+                    reduced = self._compute_gradients(cursor, num_samples, lambda: self.votes(signal, checkpoint))
                 except Exception:
                     self.ranks.refuse_what_void_has_caused()
                     raise
@@ -222,7 +224,7 @@ class TrainingLoop:
             raise
         return self.take_step(reduced)
 
-    def _compute_gradients(self, cursor: Cursor, num_samples: int, votes: StepVotes) -> Reduced:
+    def _compute_gradients(self, cursor: Cursor, num_samples: int, votes: Callable[[], StepVotes]) -> Reduced:
         carried = self._batches.carried if self._batches.measures_noise else None
         batch = StepBatch(self.loss_parts, cursor, num_samples, self._updater.loss_scale, carried)
         self._norms.begin()
@@ -231,10 +233,10 @@ class TrainingLoop:
         with self.times.waiting():
             return self._engine.finish()
 
-    def votes(self, signal: int, checkpoint: bool) -> StepVotes:
-        """This rank's votes in the next step."""
+    def votes(self, signal: Callable[[], int], checkpoint: bool) -> StepVotes:
+        """This rank's votes in the step that is under way, as of now."""
         has_fault = self._watch is not None and self._watch.has_found
-        return StepVotes(signal, int(checkpoint), int(has_fault))
+        return StepVotes(signal(), int(checkpoint), int(has_fault))
 
     def open_step(self) -> None:
         """Begin a step: call the hooks of its beginning, and record what the task's code may change before the

@@ -11,8 +11,8 @@ from oakum_worker.step.training_loop import StepResult, TrainingLoop
 class StepOrder(NamedTuple):
     """A step to take: what this rank tells the others with it."""
 
-    signal: int = 0
-    """The number that `TrainingLoop.step` sums over the ranks."""
+    signal: Callable[[], int] = int
+    """Returns the number that `TrainingLoop.step` sums over the ranks."""
     checkpoint: bool = False
     """Whether this rank asks for a durable checkpoint at the step's end."""
 

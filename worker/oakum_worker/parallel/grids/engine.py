@@ -70,7 +70,7 @@ class GridEngine(DividedEngine):
         """Elements that this rank has received within its grid in this generation."""
         return 0 if self._loss.wires is None else self._loss.wires.received
 
-    def compute(self, batch: GlobalBatch, votes: StepVotes) -> None:
+    def compute(self, batch: GlobalBatch, votes: Callable[[], StepVotes]) -> None:
         """Compute forward and backward passes of this rank's part; nothing on a spare rank. Gradients begin to be
         summed over the replicas. In a generation's first step, connects to the ranks with which this rank works.
         Raises `GroupError` if a rank is gone, and whatever the task's code raises."""
@@ -80,8 +80,8 @@ class GridEngine(DividedEngine):
         self._gradients.begin()
         arrangement, rank = self._state.arrangement, self._state.place.rank
         seat = arrangement.seat(rank)
-        self._num_global = batch.num_samples
-        numbers = [0.0, 0.0, *votes.numbers, 0.0, *self.votes()]
+        self._num_global, self._step_votes = batch.num_samples, votes
+        numbers = [0.0, 0.0, 0.0, 0.0, 0.0, *self.votes()]
         self._numbers = torch.tensor(numbers, dtype=torch.float64)
         if seat is not None:
             size = arrangement.micro_batch
@@ -99,6 +99,7 @@ class GridEngine(DividedEngine):
         Raises `GroupError` if a rank is gone or ranks are at different steps.
         """
         assert self._gradients is not None
+        self._numbers[_SIGNAL], self._numbers[_FLAG] = self._step_votes().numbers
         return self._finished(self._numbers, self._num_global, self._gradients)
 
     @contextmanager

@@ -8,6 +8,8 @@ are fewer samples than micro-batches, the other micro-batches compute the batch'
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from oakum_worker.chain import Chain
@@ -46,14 +48,14 @@ class ReplicaEngine(DividedEngine):
         share = share_of(num_samples, seat.replica, arrangement.num_replicas)
         return cut_evenly(share, arrangement.schedule.num_micro_batches)
 
-    def compute(self, batch: GlobalBatch, votes: StepVotes) -> None:
+    def compute(self, batch: GlobalBatch, votes: Callable[[], StepVotes]) -> None:
         """Compute forward and backward passes of this rank's stages; nothing on a spare rank. Gradients begin to
         be summed over the ranks. In a generation's first step, connects to the ranks with which this rank works.
         Raises `GroupError` if a rank is gone, and whatever the task's code raises."""
         if self._gradients is None:
             self._set_up()
         assert self._gradients is not None
-        self._num_global, self._own_votes = batch.num_samples, votes
+        self._num_global, self._step_votes = batch.num_samples, votes
         self._gradients.begin()
         if self.look is not None and self._engine is not None:
             self.look.expect_from(self._gradients.parameters)
@@ -72,7 +74,8 @@ class ReplicaEngine(DividedEngine):
         own = self._work.loss_sum, self._work.num_counted, self._work.weight
         loss, num_samples, weight = own if self._speaks else (0.0, 0, 0.0)
         numbers = torch.tensor(
-            [float(loss), num_samples, *self._own_votes.numbers, float(weight), *self.votes()], dtype=torch.float64
+            [float(loss), num_samples, *self._step_votes().numbers, float(weight), *self.votes()],
+            dtype=torch.float64,
         )
         return self._finished(numbers, self._num_global, self._gradients)
 

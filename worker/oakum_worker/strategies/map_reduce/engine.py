@@ -10,7 +10,7 @@ other blocks are mapped again.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -61,10 +61,10 @@ class MapReduceEngine(StepEngine):
         self._group, self._rank, self._world_size = group, rank, world_size
         self._server, self._is_new = None, True
 
-    def compute(self, batch: GlobalBatch, votes: StepVotes) -> None:
+    def compute(self, batch: GlobalBatch, votes: Callable[[], StepVotes]) -> None:
         """See `StepEngine`. Maps blocks until the round is over."""
         with self._task.mapping.in_round(self._model):
-            self._compute(batch, votes)
+            self._compute(batch, votes())
 
     def _compute(self, batch: GlobalBatch, votes: StepVotes) -> None:
         self._begin_round(batch.num_samples)
