@@ -243,7 +243,7 @@ def _answer(world: World, i: int, fragment: Fragment) -> World | None:
             has_handed_over=False,
         )
         return world.having({i: forming})
-    falls_here = seen.saver == i or seen.generation != fragment.agreed
+    falls_here = seen.saver == i or fragment.agreed <= fragment.formed
     durable = max(world.durable, fragment.state if falls_here else 0)
     if fragment.seen_leave or fragment.is_signalled:
         return world.having({i: fragment.left()}, durable=durable)

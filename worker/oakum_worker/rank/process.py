@@ -100,8 +100,8 @@ class RankProcess:
             first = generation.first_rank(self._fragment)
             if first is None:
                 # This rank trains no further for now. It saves if its fragment is the saver, or if the ranks did
-                # not agree on this generation: the other ranks may be gone.
-                falls_here = generation.saver == self._fragment or generation.number != self._agreed
+                # not agree to leave their last generation: the other ranks may be gone.
+                falls_here = generation.saver == self._fragment or self._agreed <= self._formed
                 self._close(save=falls_here and self._local_rank == 0)
                 if self._mailbox.leaving:
                     break
