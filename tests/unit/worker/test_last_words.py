@@ -89,6 +89,31 @@ def test_a_service_that_does_not_hear_is_not_told_for_ever(service: Busy, monkey
     assert service.heard == []
 
 
+def test_a_last_report_that_is_being_posted_is_not_posted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[FragmentReport] = []
+    arrived, answers = threading.Event(), threading.Event()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            heard.append(FragmentReport.model_validate_json(request.content))
+            arrived.set()
+            answers.wait(timeout=60.0)
+        return httpx.Response(204)
+
+    monkeypatch.setattr(httpx, "Client", partial(httpx.Client, transport=httpx.MockTransport(answer)))
+    link = ServiceLink(fragment_config(Path("/nowhere")), lambda _: None)
+    link.start()
+    link.report(LAST)
+    assert arrived.wait(timeout=60.0)
+    stopping = threading.Thread(target=link.stop, args=(LAST, lambda: False))
+    stopping.start()
+    stopping.join(timeout=0.3)
+    assert stopping.is_alive(), "the report may not have arrived"
+    answers.set()
+    stopping.join(timeout=60.0)
+    assert heard == [LAST]
+
+
 def test_a_report_that_the_service_cannot_read_is_told_of_once_with_its_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,12 +9,12 @@ import httpx
 import pytest
 
 from fragment_configs import fragment_config
-from oakum_worker.channel import Command
+from oakum_worker.channel import Command, News
 from oakum_worker.fragment.agent import Agent, Signalled
-from oakum_worker.fragment.rank_handle import RankHandle
+from oakum_worker.fragment.rank_handle import RankExit, RankHandle, RankNews
 from oakum_worker.fragment.rank_starter import RankStarter
 from oakum_worker.fragment.service_link import ServiceLink, Unheard
-from oakum_worker.protocol import Directive, Generation, Member
+from oakum_worker.protocol import Directive, Generation, Member, Phase
 
 MEMBERS = tuple(Member(fragment=name, node=name, ranks=()) for name in "ab")
 NOBODY = Directive(revision=2, generation=Generation(number=2, members=(), saver="a"))
@@ -50,6 +50,20 @@ def test_the_last_to_leave_saves(agent: Agent, told: list[Command], told_first: 
 def test_one_that_is_not_the_last_only_asks_to_leave(agent: Agent, told: list[Command]) -> None:
     agent._on_leave("SIGTERM")
     assert not any(command.close for command in told)
+
+
+def test_that_the_ranks_have_left_is_told_once_while_their_processes_end(
+    agent: Agent, told: list[Command]
+) -> None:
+    agent._started_s = 0.0
+    agent._on_leave("SIGTERM")
+    agent._on_news(RankNews(0, 0, News(phase=Phase.LEFT)))
+    report = agent._report
+    assert report.phase is Phase.LEFT
+    assert not agent._has_left
+    agent._on_exit(RankExit(0, 0, 0))
+    assert agent._has_left
+    assert agent._report is report
 
 
 @pytest.mark.parametrize("is_broken", [True, False], ids=["it has broken", "it goes on"])

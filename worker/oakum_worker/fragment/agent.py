@@ -351,7 +351,8 @@ class Agent:
         self._end(Phase.LEFT)
 
     def _end(self, phase: Phase, **changes: object) -> None:
-        self._tell(phase=phase, **changes)
+        if changes or self._report.phase is not phase:
+            self._tell(phase=phase, **changes)
         self._has_left = True
 
     def _warn(self, text: str) -> None:
@@ -372,6 +373,8 @@ class Agent:
         phases = {rank.phase for rank in self._ranks}
         if Phase.FAILED in phases and not self._raised:
             changes.setdefault("phase", Phase.FAILED)
+        elif Phase.LEFT in phases and phases <= {Phase.LEFT, Phase.FINISHED}:
+            changes.setdefault("phase", Phase.LEFT)  # told while their processes end
         elif self._deadline_s is not None:
             changes.setdefault("phase", Phase.LEAVING)
         elif Phase.WARMING in phases:

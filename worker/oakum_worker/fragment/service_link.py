@@ -28,6 +28,8 @@ _LONGEST_WAIT_S = 5.0
 """Longest wait, in seconds, that a service may ask for: an agent that is silent for longer counts as lost."""
 _LAST_WORDS_S = 10.0
 _HURRIED_LAST_WORDS_S = 0.6
+_LOOK_S = 0.1
+"""Seconds between two looks whether there is a hurry, while the last report is on its way."""
 _LONGEST_TRY_S = 1.0
 """Longest try, in seconds, to post the last report, so that a signal during a try delays the exit no longer."""
 
@@ -68,6 +70,8 @@ class ServiceLink:
         self._changed = threading.Condition()
         self._report: FragmentReport | None = None
         self._sent: FragmentReport | None = None
+        self._posting: FragmentReport | None = None
+        """What the reporter is about to have sent."""
         self._interval_s = _HEARTBEAT_S
         self._stopping = False
         self._heard_s = time.monotonic()
@@ -85,17 +89,21 @@ class ServiceLink:
             self._changed.notify_all()
 
     def stop(self, last: FragmentReport, in_a_hurry: Callable[[], bool]) -> None:
-        """Stop both threads, then post the `last` report, trying for at most 10 s, or 0.6 s if `in_a_hurry()`
-        becomes true. Returns whether or not that succeeds."""
+        """Stop both threads, and see that the `last` report is posted, trying for at most 10 s, or 0.6 s if
+        `in_a_hurry()` becomes true. Returns whether or not that succeeds."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         began_s = time.monotonic()
-        while True:
+        while self._sent is not last:
             given_s = _HURRIED_LAST_WORDS_S if in_a_hurry() else _LAST_WORDS_S
             left_s = began_s + given_s - time.monotonic()
             if left_s <= 0:
                 return
+            with self._changed:
+                if self._posting is last:
+                    self._changed.wait(timeout=min(left_s, _LOOK_S))
+                    continue
             try:
                 self._send(last, timeout_s=min(max(left_s, 0.05), _LONGEST_TRY_S))
                 return
@@ -107,13 +115,17 @@ class ServiceLink:
             with self._changed:
                 self._changed.wait_for(self._is_due, timeout=self._interval_s)
                 report = self._report
-            if report is None or self._stopping:
-                continue
+                if report is None or self._stopping:
+                    continue
+                self._posting = report
             try:
                 self._send(report.model_copy(update={"use": self._take_use()}), timeout_s=5.0)
                 self._sent = report
             except httpx.HTTPError as error:
                 self._fail(error)
+            with self._changed:
+                self._posting = None
+                self._changed.notify_all()
 
     def _is_due(self) -> bool:
         """Whether a report is to be posted now: the first report, and any report while stopping; otherwise one
