@@ -2,8 +2,8 @@
 
 The loop gives a `StepEngine` the step's `GlobalBatch` and a function that tells this rank's `StepVotes`. The
 engine computes this rank's part, adds gradients up over the ranks, and leaves in every `p.grad` the part of the
-global batch's gradient that belongs to this rank. The loop does not know which parts of the batch, the model or the
-state a rank has.
+global batch's gradient that belongs to this rank. The loop does not know which parts of the batch, the model or
+the state a rank has.
 """
 
 from __future__ import annotations
