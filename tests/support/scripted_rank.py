@@ -129,7 +129,8 @@ class _Process:
         while (self._loop.step_count < act.until or act.dies) and not self._loop.finished:
             asked = rank == 0 and self._loop.step_count + 1 == self._script.durable_at
             is_last = self._loop.step_count + 1 == act.until
-            result = self._loop.step(self._act + 1 if rank == 0 and is_last else 0, checkpoint=asked)
+            switch = partial(int, self._act + 1 if rank == 0 and is_last else 0)
+            result = self._loop.step(switch, checkpoint=asked)
             self.outcome.losses.append((result.step, result.loss))
             self._line.send(result.step)
             self._keeper.after_step(durable=result.checkpoint)

@@ -14,7 +14,7 @@ from oakum_worker.fragment.agent import Agent, Signalled
 from oakum_worker.fragment.rank_handle import RankExit, RankHandle, RankNews
 from oakum_worker.fragment.rank_starter import RankStarter
 from oakum_worker.fragment.service_link import ServiceLink, Unheard
-from oakum_worker.protocol import Directive, Generation, Member, Phase
+from oakum_worker.protocol import Directive, Generation, Member, Pace, Phase
 
 MEMBERS = tuple(Member(fragment=name, node=name, ranks=()) for name in "ab")
 NOBODY = Directive(revision=2, generation=Generation(number=2, members=(), saver="a"))
@@ -61,6 +61,7 @@ def test_that_the_ranks_have_left_is_told_once_while_their_processes_end(
     report = agent._report
     assert report.phase is Phase.LEFT
     assert not agent._has_left
+    agent._on_news(RankNews(0, 0, News(pace=Pace(steps=1, seconds=0.1, reading_s=0.0))))
     agent._on_exit(RankExit(0, 0, 0))
     assert agent._has_left
     assert agent._report is report

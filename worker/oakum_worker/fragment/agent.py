@@ -153,6 +153,8 @@ class Agent:
 
     def _on_news(self, event: RankNews) -> None:
         rank, news = self._ranks[event.local_rank], event.news
+        if rank.phase is Phase.LEFT:
+            return  # a sign of life of a process that ends: it has told all that counts
         changes = news.model_dump(
             exclude_none=True, include={"generation", "broken", "failure", "progress", "pace"}
         )
