@@ -90,11 +90,12 @@ def begin(
     build: Callable[[], Task],
     group: dist.ProcessGroup | None = None,
     subgroups: Subgroups | None = None,
+    folder: Path = Path("/nowhere"),
 ) -> None:
-    """Let the loop begin the first generation, alone or as a rank of the group."""
+    """Let the loop begin the first generation, alone or as a rank of the group. `folder`: for checkpoints."""
     rank, num_ranks = (0, 1) if group is None else (group.rank(), group.size())
     around = _Around(dict(build().model.state_dict()) if rank == 0 else {})
-    checkpoints = DurableCheckpoints(Path("/nowhere"), keep=1)
+    checkpoints = DurableCheckpoints(folder, keep=1)
     keeper = loop.assembly.make_keeper(KeeperContext(loop.state, spec, checkpoints, around))
     loop.join(group, rank, num_ranks, subgroups=subgroups)
     keeper.begin(generation_of(num_ranks), rank)

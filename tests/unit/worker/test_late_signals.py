@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,11 +46,11 @@ def build_chained_task() -> Task:
     [{}, {"data": "sharded"}, {"pipeline": {}}, {"tensor": {"line": 1}}],
     ids=["replicated", "sharded", "pipeline", "grid"],
 )
-def test_each_strategy_asks_for_the_signal_after_its_passes(parallel: dict[str, Any]) -> None:
+def test_each_strategy_asks_for_the_signal_after_its_passes(parallel: dict[str, Any], tmp_path: Path) -> None:
     build = build_chained_task if "pipeline" in parallel else build_task
     spec = build_spec(parallel=parallel)
     loop = TrainingLoop(build(), spec)
-    begin(loop, spec, build)
+    begin(loop, spec, build, folder=tmp_path)
     assert isinstance(loop.task.dataset, Points)
     assert loop.step(Comes(loop.task.dataset)).signal == _SIGNAL
     assert loop.step().signal == 0
