@@ -15,6 +15,7 @@ from sqlalchemy import select
 from oakum_service.config import Settings
 from oakum_service.control.new_trainers import add_trainer
 from oakum_service.db.models.trainers import Trainer
+from oakum_service.identity import audit
 from oakum_service.identity.tokens import LOCAL_ADMIN
 from oakum_service.logs.format import begin_log
 from oakum_service.schedulers.opening import entry_of
@@ -128,5 +129,6 @@ def submit_once(server: OakumServer, spec: TrainerSpec) -> TrainerState:
         known = select(Trainer.state).where(Trainer.name == spec.name).order_by(Trainer.submitted_at.desc())
         if (state := session.execute(known.limit(1)).scalar_one_or_none()) is not None:
             return TrainerState(state)
-        add_trainer(session, spec, LOCAL_ADMIN)
+        trainer = add_trainer(session, spec, LOCAL_ADMIN)
+        audit.record(session, audit.local_actor(), "trainer.submitted", spec.name, LOCAL_ADMIN, id=trainer.id)
     return TrainerState.WAITING

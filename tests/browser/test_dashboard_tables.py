@@ -227,6 +227,8 @@ class TestTables:
     def test_a_token_is_made_used_replaced_and_revoked(self, page: TablesPage, api: ApiUnderTest) -> None:
         page.go("tokens")
         page.wait(lambda: "anna" in page.names, "the tokens")
+        [mine] = [text for text in page.texts(".listing tbody tr") if "this session" in text]
+        assert "Replace" not in mine
         page.press("Make a token")
         page.fill("name", "ursula")
         page.fill("days", "2")
@@ -390,6 +392,9 @@ class TestTables:
                 page.go(view)
                 page.wait(lambda: page.shows(".listing tbody tr") or page.shows("#view .empty"), view)
                 assert (view, page.driver.execute_async_script(width)) == (view, 390)
+                beside = """return [...document.querySelectorAll('.listing tbody :is(th, td, button)')]
+                    .filter((one) => one.getBoundingClientRect().right > 390).map((one) => one.textContent)"""
+                assert (view, page.driver.execute_script(beside)) == (view, [])
 
     @pytest.mark.parametrize(
         "dark", [pytest.param(False, id="light", marks=pytest.mark.soak), pytest.param(True, id="dark")]

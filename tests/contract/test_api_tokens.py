@@ -46,6 +46,16 @@ def test_an_administrator_makes_a_token_that_is_told_once(api: ApiUnderTest) -> 
     assert (event["subject"], event["message"]) == ("alice", "anna makes a token of the role user for laptop")
 
 
+def test_whoever_asks_sees_which_token_the_request_came_with_and_which_are_sessions(api: ApiUnderTest) -> None:
+    token = api.new_token("ulla", Role.USER)
+    mine = api.client(token)
+    assert [row["is_session"] for row in rows(api, mine)] == [False, False]
+    assert sorted(row["is_own"] for row in rows(api, mine)) == [False, True]
+    begun = api.client(None).post("/v1/session", json={"token": token}, headers={"X-Oakum-Dashboard": "1"})
+    assert begun.is_success
+    assert sorted(row["is_session"] for row in rows(api, mine)) == [False, False, True]
+
+
 @each(
     "changes",
     [

@@ -24,9 +24,9 @@ class View:
 
 
 VIEWS = (
-    View("trainers", "trainers", "#view tbody tr", "There is no trainer yet."),
+    View("trainers", "trainers", "#view tbody tr", "No trainers yet."),
     View("trainer", "trainers/{trainer}", "#view .trainer .facts"),
-    View("compare", "compare?trainers={trainer}", "#view tbody th a", "No trainer is there yet"),
+    View("compare", "compare?trainers={trainer}", "#view tbody th a", "No trainers yet."),
     View("plans", "plans", "#view table", "No plan yet"),
     View("plan", "plans/{plan}", "#view table"),
     View("nodes", "nodes", "#view tbody tr", "The scheduler has shown no node yet."),

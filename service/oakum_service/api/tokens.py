@@ -28,7 +28,8 @@ def list_tokens(context: InContext, viewer: Viewer) -> TokenList:
     """List the caller's tokens; an administrator's list has everybody's. No answer has a token's text."""
     name = None if viewer.role is Role.ADMIN else viewer.name
     with context.readers.begin() as session:
-        return TokenList(tokens=[_view(row) for row in tokens.listed(session, name)])
+        own = tokens.short_id(viewer.digest)
+        return TokenList(tokens=[_view(row, own) for row in tokens.listed(session, name)])
 
 
 @router.post("", status_code=HTTPStatus.CREATED)
@@ -110,7 +111,8 @@ def _new(session: Session, text: str) -> NewToken:
     return NewToken(token=text, **_view(row).model_dump())
 
 
-def _view(row: ApiToken) -> TokenView:
+def _view(row: ApiToken, own: str = "") -> TokenView:
+    """The token's document; `own` is the id of the one with which the request came."""
     return TokenView(
         id=tokens.id_of(row),
         name=row.name,
@@ -119,4 +121,6 @@ def _view(row: ApiToken) -> TokenView:
         created_at=row.created_at,
         expires_at=row.expires_at,
         used_at=row.used_at,
+        is_session=tokens.is_session(row),
+        is_own=tokens.id_of(row) == own,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cells import each
 from oakum_service.api.schemas.plan_words import quality_of, unit_of, worth_of
+from oakum_service.api.schemas.plans import WhatIfView
 from oakum_solver.objectives import NamedObjective
 
 
@@ -43,3 +44,16 @@ def test_how_good_a_plan_is(bound: float, optimal: bool, quality: str) -> None:
 
 def test_a_value_far_below_the_bound_is_told_beside_it() -> None:
     assert quality_of("deadline", -3.0, 30.0, optimal=False) == "the best possible is worth at most 30 s"
+
+
+def test_a_plan_that_gives_nothing_is_not_called_the_best_possible() -> None:
+    common = {
+        "objective": "speedup",
+        "value": 0.0,
+        "bound": 0.0,
+        "optimal": True,
+        "solver": "greedy",
+        "solve_s": 0.001,
+    }
+    view = WhatIfView(**common, num_idle=0, held=False, allocations=[])
+    assert view.summary == "It gives no trainer a node."

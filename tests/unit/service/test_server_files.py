@@ -21,6 +21,7 @@ from oakum_client.serve_command import describe_ended, submit_once
 from oakum_service.api.auth import Role
 from oakum_service.config import LocalClusterSettings, Settings
 from oakum_service.db.models.callers import ApiToken
+from oakum_service.db.models.events import AuditRecord
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import ConfigurationError
 from oakum_service.fragments.configs import FragmentConfigs
@@ -335,6 +336,9 @@ def test_specs_whose_trainers_have_ended_are_named_and_not_submitted_again(open_
     server = open_server()
     spec = TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1)
     assert submit_once(server, spec) is TrainerState.WAITING
+    with server.sessions.begin() as session:
+        done = session.query(AuditRecord).one()
+        assert (done.action, done.subject) == ("trainer.submitted", "digits")
     with server.sessions.begin() as session:
         session.query(Trainer).one().state = TrainerState.FINISHED
     ended = submit_once(server, spec)

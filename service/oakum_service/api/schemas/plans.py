@@ -42,13 +42,21 @@ class _Told(BaseModel):
     summary: str = ""
     """Value, quality and origin as one sentence."""
 
+    @property
+    def grants_nothing(self) -> bool:
+        """Whether no trainer gets a node."""
+        raise NotImplementedError
+
     @model_validator(mode="after")
     def _in_words(self) -> Self:
         """Say in words what numbers say, also for a client whose service is older."""
         worth = worth_of(self.objective, self.value, self.look_ahead_s)
         self.unit = unit_of(self.objective)
         self.quality = quality_of(self.objective, self.value, self.bound, optimal=self.optimal)
-        self.summary = f"Worth {worth}: {self.quality}, {found(self.solver, self.solve_s)}."
+        if self.grants_nothing and self.value == 0:
+            self.summary = "It gives no trainer a node."
+        else:
+            self.summary = f"Worth {worth}: {self.quality}, {found(self.solver, self.solve_s)}."
         return self
 
 
@@ -62,6 +70,10 @@ class PlanView(_Told):
     gap: float
     """How far `value` may be below the best, as a share of `bound`."""
     allocations: list[AllocationView]
+
+    @property
+    def grants_nothing(self) -> bool:
+        return not any(each.nodes for each in self.allocations)
 
 
 class SupposedChange(TrainerChange):
@@ -126,6 +138,10 @@ class WhatIfView(_Told):
     held: bool
     """Whether there is a hold, in which case no plan has an effect before it ends."""
     allocations: list[SupposedAllocation]
+
+    @property
+    def grants_nothing(self) -> bool:
+        return not any(each.nodes_then for each in self.allocations)
 
 
 class PlanList(BaseModel):

@@ -33,6 +33,10 @@ class TokenView(BaseModel):
     expires_at: float | None
     used_at: float | None
     """Its last use, to about five minutes; null before the first one."""
+    is_session: bool = False
+    """Whether it is a session of the dashboard, which no other token replaces."""
+    is_own: bool = False
+    """Whether the request itself came with it."""
 
 
 class NewToken(TokenView):

@@ -157,7 +157,7 @@ export class CompareView {
     const metrics = [...new Set(runs.flatMap(({ evaluations }) => evaluations.flatMap((each) => Object.keys(each.metrics))))].sort();
     setChildren(this.metricChoice, [metrics, this.metric], () => [...BUILT_IN, ...metrics.map((name) => [name, name])].map(([value, text]) => h("option", { value, selected: value === this.metric && "" }, text)));
     this.none.hidden = runs.length > 0;
-    setText(this.none, this.#trainers.length ? "Choose two or more trainers above." : this.hidden.size ? "You have no trainer. Losses of others’ trainers are shown to their users alone." : "No trainer is there yet: submit one, and come back when it has trained.");
+    setText(this.none, this.#trainers.length ? "Choose two or more trainers above." : this.hidden.size ? "You have no trainer. Losses of others’ trainers are shown to their users alone." : "No trainers yet. Submit one under “New trainer”, and come back when it has trained.");
     const late = runs.filter(({ view, points }) => points.length && points[0].at - view.started_at > LATE_S).map(({ view }) => view.name);
     const isKnown = runs.some((run) => lineOf(run, this.axis, this.metric).y.some((value) => value !== null));
     const [notYours, elsewhere] = [true, false].map((isHidden) => unknown.filter((name) => this.hidden.has(name) === isHidden));

@@ -87,14 +87,14 @@ export class DelaysView {
   }
 }
 
-/** A bar for each period, as long as its longest delay, with the p99 and the median in it. */
+/** A row for each period, with a bar as long as its longest delay. */
 function bars(trend, most) {
   const share = (seconds) => `${Math.max(1, (100 * (seconds ?? 0)) / (most || 1)).toFixed(1)}%`;
   return h(
     "table",
     { class: "trend" },
     h("caption", { class: "for-readers" }, "Delays by period"),
-    h("thead", {}, h("tr", {}, ...["From", "Jobs", "Median", "p99", "Longest"].map((title, i) => h("th", { scope: "col", class: i && i < 5 ? "number" : "" }, title)), h("th", { scope: "col" }, h("span", { class: "for-readers" }, "As a bar")))),
+    h("thead", {}, h("tr", {}, ...["From", "Jobs", "Median", "p99", "Longest"].map((title, i) => h("th", { scope: "col", class: i && i < 5 ? "number" : "" }, title)), h("th", { scope: "col", class: "wide" }, `Longest, up to ${duration(most)}`))),
     h(
       "tbody",
       {},

@@ -201,7 +201,7 @@ export class Listing {
   }
 
   #newLine(id) {
-    const line = h("tr", { "data-id": id }, ...this.columns.map(({ kind }, i) => (i ? h("td", { class: kind }) : h("th", { scope: "row", class: kind }))));
+    const line = h("tr", { "data-id": id }, ...this.columns.map(({ kind, title }, i) => (i ? h("td", { class: kind, "data-title": title }) : h("th", { scope: "row", class: kind }))));
     this.#lines.set(id, line);
     return line;
   }

@@ -143,7 +143,7 @@ function showFault(error) {
     feed.fail(error.message);
   }
   const what = error instanceof Unreachable ? `Cannot reach the Oakum service at ${location.host}: ` : "Cannot show what the service answers: ";
-  const text = error instanceof Refused ? `${sentence(prose(error.message))}.` : `${what}${error.message}. Trying again.`;
+  const text = error instanceof Refused ? `${sentence(prose(error.message))}.` : `${what}${error.message}. It is asked again every few seconds${error instanceof Unreachable ? ": see that it runs, and that this machine reaches it" : ""}.`;
   const isSaid = !byId("main").hidden && firstAnswer.fail(text);
   const shown = updatedAt === null || isSaid ? "" : ` Shown is the state of ${clock(updatedAt)}.`;
   setText(byId("banner"), text + shown);
@@ -158,7 +158,7 @@ function sentence(text) {
 function showLiveness() {
   const element = byId("liveness");
   element.className = `liveness ${offline ? "down" : streaming ? "live" : "polling"}`;
-  setText(element, offline ? "Offline" : streaming ? "Live" : "Polling");
+  setText(element, offline ? "Offline" : streaming ? "Live" : "Every 2 s");
   element.title = updatedAt === null ? "" : `Last update ${clock(updatedAt)}`;
 }
 
@@ -250,6 +250,7 @@ function askForToken(message, isRefused = false) {
   for (const id of ["main", "banner"]) byId(id).hidden = true;
   offline = false;
   setText(byId("sign-in-message"), `${message} Paste the token that “oakum serve” printed, or one of your own.`);
+  byId("sign-in-message").classList.toggle("wrong", isRefused);
   setText(byId("liveness"), "");
   byId("token").setAttribute("aria-invalid", isRefused);
   byId("sign-in").hidden = false;

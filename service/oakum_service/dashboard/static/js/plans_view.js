@@ -48,7 +48,7 @@ export class PlansView {
       { class: "view" },
       h("div", { class: "view-head" }, h("h2", { tabindex: -1 }, "Plans")),
       h("section", { class: "panel part" }, h("h3", {}, "What if"), h("p", {}, "The plan that would be made now. Nothing is changed by asking."), this.#form(), this.trainers, this.objectives, this.outcome),
-      h("section", { class: "panel part" }, h("h3", {}, "Made so far"), h("p", {}, "A plan's value is the sum over all trainers, each times its weight, of what the objective gives over the plan's look-ahead. ", `The newest ${SHOWN} are here.`), this.list),
+      h("section", { class: "panel part" }, h("h3", {}, "Made so far"), h("p", {}, "A plan's value is the sum over all trainers, each times its weight, of what the objective gives over the plan's look-ahead. ", `At most the newest ${SHOWN} are here.`), this.list),
     );
   }
 
@@ -71,8 +71,8 @@ export class PlansView {
     const form = h(
       "form",
       { class: "what-if", novalidate: "" },
-      faults.add("drain_count", input({ name: "drain_count", label: "Further nodes drained", type: "number", min: 0, max: 1000000, value: "" })),
-      faults.add("drain", input({ name: "drain", label: "Nodes drained", placeholder: "n1, n2" })),
+      faults.add("drain_count", input({ name: "drain_count", label: "How many more nodes drained", type: "number", min: 0, max: 1000000, value: "" })),
+      faults.add("drain", input({ name: "drain", label: "These nodes drained", placeholder: "n1, n2" })),
       faults.add("remove", input({ name: "remove", label: "Without the trainers", placeholder: "name1, name2", list: TRAINERS })),
       faults.add("changed", input({ name: "changed", label: "With another maximum for the trainer", placeholder: "its name", list: TRAINERS })),
       faults.add("change", input({ name: "max_nodes", label: "Its maximum, nodes", type: "number", min: 1, value: "" })),

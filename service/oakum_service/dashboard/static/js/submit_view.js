@@ -108,14 +108,14 @@ export class SubmitView {
 
   #outcome() {
     const said = h("span", { role: "status", class: "hint" });
-    const copy = button("Copy the spec", () => this.#copy(said));
+    this.copy = button("Copy the spec", () => this.#copy(said));
     return h(
       "section",
       { class: "panel part" },
       h("h3", {}, "What would happen"),
       this.verdict,
       h("h3", {}, "The same from a terminal"),
-      this.yaml, h("p", {}, this.line), h("div", { class: "buttons" }, copy, said),
+      this.yaml, h("p", {}, "Save it as a file, then: ", this.line), h("div", { class: "buttons" }, this.copy, said),
     );
   }
 
@@ -221,7 +221,9 @@ export class SubmitView {
   }
 
   #show(spec) {
-    setText(this.yaml, yamlOf(spec) || "Nothing is filled in yet.");
+    const yaml = yamlOf(spec);
+    setText(this.yaml, yaml || "Nothing is filled in yet.");
+    this.copy.disabled = yaml === "";
     setText(this.line, `oakum submit ${spec.name ? `${String(spec.name).replaceAll(/[^\w.-]/g, "-")}.yaml` : "trainer.yaml"}`);
   }
 

@@ -50,7 +50,7 @@ function whyUnused(cluster, trainers, free) {
   const warming = Math.min(live.reduce((sum, trainer) => sum + trainer.warming.length, 0), free); // others' nodes are being taken away
   if (cluster.held) return "the service is held";
   if (cluster.dry_run) return "this is a dry run";
-  if (live.length === 0) return "no trainer is there";
+  if (live.length === 0) return trainers.length ? "all trainers have ended" : "no trainer is there";
   if (warming) return `${count(warming)} ${warming === 1 ? "warms" : "warm"} up`;
   if (live.every(({ status }) => status === "paused")) return "all trainers are paused";
   return live.every((trainer) => trainer.nodes.length >= trainer.spec.max_nodes) ? "every trainer has its maximum" : "the plan gives them to nobody";
@@ -67,8 +67,8 @@ const CAUSES = [
 /** Where the idle node-time went: the ratio that trained, and the rest by cause. */
 function causesOf({ idle_time: went }) {
   if (!went?.idle_node_s) return "";
-  const parts = CAUSES.map(([name, words]) => `${percent(went[`${name}_node_s`] / went.idle_node_s, 1)} ${words}`);
-  return `Of the idle node-time${isWhole(went) ? "" : ` since ${moment(went.since, false)}`}: ${parts.join(", ")}.`;
+  const [trained, stalled, ...others] = CAUSES.map(([name, words]) => `${percent(went[`${name}_node_s`] / went.idle_node_s, 1)} ${words}`);
+  return `Of the idle node-time${isWhole(went) ? "" : ` since ${moment(went.since, false)}`} used: ${trained}, ${stalled}; not used: ${others.join(", ")}.`;
 }
 
 /** Whether all of the seven days is counted by cause. */
@@ -113,7 +113,7 @@ function throughput(trainers) {
   const running = trainers.filter((trainer) => trainer.state === "running");
   const known = running.filter((trainer) => trainer.samples_per_s !== null);
   const total = known.reduce((sum, trainer) => sum + trainer.samples_per_s, 0);
-  const counts = ["running", "waiting", "starting", "held", "paused"]
+  const counts = ["running", "waiting", "starting", "held", "paused", "failed", "diverged"]
     .map((status) => [status, trainers.filter((trainer) => trainer.status === status).length])
     .filter(([status, number]) => number || status === "running");
   return {

@@ -8,6 +8,7 @@ import { serviceNow } from "./time.js";
 
 const DAY_S = 86400;
 const isOver = (at) => at !== null && at <= serviceNow();
+const labelOf = ({ label, is_own: isOwn, is_session: isSession }) => (isOwn ? `${label}${label && ", "}this ${isSession ? "session" : "token"}` : label);
 const whole = (at) => (at === null ? "–" : moment(at, false));
 
 export class TokensView {
@@ -54,10 +55,10 @@ export class TokensView {
     return [
       { key: "name", title: "Holder", kind: "", of: ({ name }) => name },
       { key: "role", title: "Role", kind: "", of: ({ role }) => role },
-      { key: "label", title: "Label", kind: "", of: ({ label }) => label },
+      { key: "label", title: "Label", kind: "", of: labelOf },
       { key: "created", title: "Made", kind: "", of: ({ created_at: at }) => at, shown: ({ created_at: at }) => whole(at) },
       { key: "expires", title: "Valid", kind: "", of: ({ expires_at: at }) => at, shown: ({ expires_at: at }) => (at === null ? "until it is revoked" : isOver(at) ? `expired ${whole(at)}` : `until ${whole(at)}`) },
-      { key: "used", title: "Last use", kind: "", of: ({ used_at: at }) => at, shown: ({ used_at: at }) => (at === null ? "never" : whole(at)) },
+      { key: "used", title: "Last use, to 5 min", kind: "", of: ({ used_at: at }) => at, shown: ({ used_at: at }) => (at === null ? "never" : whole(at)) },
       { key: "acts", title: "", kind: "", of: () => null, shown: (row) => this.#acts(row) },
     ];
   }
@@ -65,7 +66,7 @@ export class TokensView {
   /** A token that has expired opens nothing, and no other takes its place. */
   #acts(row) {
     const over = isOver(row.expires_at);
-    const buttons = () => [over ? null : button("Replace", () => this.#rotate(row)), button(over ? "Remove" : "Revoke", () => this.#revoke(row), { class: "button danger" })];
+    const buttons = () => [over || row.is_session ? null : button("Replace", () => this.#rotate(row)), button(over ? "Remove" : "Revoke", () => this.#revoke(row), { class: "button danger" })];
     return { key: [row.id, row.expires_at, over], make: () => h("div", { class: "buttons" }, ...buttons()) };
   }
 
@@ -90,8 +91,8 @@ export class TokensView {
   }
 
   #revoke(row) {
-    const used = row.used_at === null ? "It was never used." : `It was last used ${duration(Math.max(0, Math.round(serviceNow() - row.used_at)))} ago.`;
-    ask({ title: `Revoke ${row.name}'s token?`, text: `${used} Whoever uses it is refused from now on.`, action: "Revoke", danger: true }, async () => {
+    const used = row.used_at === null ? "It was never used." : `It was last used about ${duration(Math.max(0, Math.round(serviceNow() - row.used_at)))} ago.`;
+    ask({ title: `Revoke ${row.name}'s token?`, text: `${used} ${row.is_own ? "This page uses it: you are signed out." : "Whoever uses it is refused from now on."}`, action: "Revoke", danger: true }, async () => {
       await this.api.send("DELETE", `v1/tokens/${encodeURIComponent(row.id)}`);
       await this.done();
     });

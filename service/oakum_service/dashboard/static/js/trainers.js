@@ -220,7 +220,7 @@ function factsOf(view) {
     ...speedUp(view),
     ...(view.pace ? [["Step", stepCost(view.pace)]] : []),
     ["Rescales", count(view.rescales)],
-    ["Nodes gained / lost", `${count(view.nodes_gained)} / ${count(view.nodes_lost)}`],
+    ["Nodes joined / taken back", `${count(view.nodes_gained)} / ${count(view.nodes_lost)}`],
     ["Checkpoint", checkpoint(view)],
     ...(live && view.nodes.length ? [["Members, rank 0 first", shortened(view.nodes)]] : []),
     ...(view.warming.length ? [["Warming up", shortened(view.warming.map(({ node, launched_at: at }) => `${node} for ${ago(at)}`))]] : []),
@@ -287,7 +287,7 @@ function sentence(name) {
 }
 
 function noTrainers() {
-  return h("p", { class: "empty panel" }, "No trainers yet. Submit one with ", h("code", {}, "oakum submit SPEC.yaml"), " or ", link("here", "#/submit"), ".");
+  return h("p", { class: "empty panel" }, "No trainers yet. Submit one with ", h("code", {}, "oakum submit SPEC.yaml"), " or under ", link("New trainer", "#/submit"), ".");
 }
 
 /** A card's points, of the whole run: those it has, and the later ones. The last few are asked for again, since they may be provisional. */

@@ -44,7 +44,7 @@ export class TrainersView {
       idOf: ({ id }) => id,
       sort: "name",
       filter: FILTER,
-      empty: "There is no trainer yet. “oakum submit” hands one in, as does “New trainer” above.",
+      empty: "No trainers yet. Submit one with “oakum submit SPEC.yaml” or under “New trainer”.",
       unit: (size) => (size === 1 ? "1 trainer" : `${count(size)} trainers`),
       searchHint: "name, user, state or tag",
       groups: [

@@ -6,6 +6,8 @@ import { USES, USE_NAMES, occupancyOf, shareOf } from "./occupancy.js";
 
 const HEIGHT_PX = 380;
 const NARROWEST_PX = 2;
+/** Of few nodes the picture is lower. */
+const HIGHEST_ROW_PX = 24;
 
 export class Density {
   #shares = null;
@@ -36,7 +38,7 @@ export class Density {
     const scale = width / (to - from);
     const { style } = this.canvas;
     style.width = `${Math.max(1, (this.#shares.to - this.#shares.from) * scale)}px`;
-    style.height = `${HEIGHT_PX}px`;
+    style.height = `${Math.min(HEIGHT_PX, HIGHEST_ROW_PX * this.#shares.bands.length)}px`;
     style.marginLeft = `${left + (this.#shares.from - from) * scale}px`;
     style.clipPath = `inset(0 ${Math.max(0, (this.#shares.to - to) * scale)}px 0 ${Math.max(0, (from - this.#shares.from) * scale)}px)`;
   }

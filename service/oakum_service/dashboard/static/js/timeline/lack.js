@@ -20,6 +20,6 @@ export class Lack {
     this.root.setAttribute("aria-busy", String(isLacking && fault === null));
     this.element.hidden = !isLacking;
     this.element.classList.toggle("fault", fault !== null);
-    setChildren(this.element, fault, () => (fault === null ? ["Loading…"] : [`What the nodes did then did not come: ${fault}. `, button("Try again", this.retry)]));
+    setChildren(this.element, fault, () => (fault === null ? ["Loading…"] : [`What the nodes did did not come: ${fault}. `, button("Try again", this.retry)]));
   }
 }

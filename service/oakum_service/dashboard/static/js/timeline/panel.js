@@ -170,7 +170,7 @@ export class TimelinePanel {
     const searched = this.#isDense || this.finder.isComplete ? "" : "; only what ended last in this time was searched";
     const { leftOut } = this.store;
     const later = !this.#isDense && this.window.follows && leftOut ? `; ${count(leftOut)} more are announced, later` : "";
-    setText(byId("window"), `${some}${duration(this.window.span)}: ${when(from)} to ${this.window.follows ? "now, and what is expected" : when(to)}${later}${kept}${searched}`);
+    setText(byId("window"), `${some}${duration(this.window.span)}: ${when(from)} to ${this.window.follows ? (this.#isDense ? "now" : "now, and what is expected") : when(to)}${later}${kept}${searched}`);
     byId("to-now").disabled = this.window.follows;
     for (const input of byId("ranges").querySelectorAll("input")) input.checked = this.window.follows && Number(input.value) === this.window.span;
     const none = byId("no-rows");

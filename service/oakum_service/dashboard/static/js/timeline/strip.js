@@ -57,16 +57,20 @@ export class Strip {
   }
 
   #draw() {
-    const { columns, bands, from, to, keptFrom } = this.#shares;
+    const { columns, bands, from, keptFrom } = this.#shares;
     const width = this.caption.clientWidth;
     this.drawnPx = width;
     this.chart.setAttribute("width", width);
     const step = width / columns;
     const tops = Array.from({ length: columns }, () => HEIGHT_PX);
-    const px = (column) => (column * step).toFixed(1);
+    const end = this.#x(this.#asked.at); // The last column is not over yet, and what is of it there counts for all of it.
+    const last = Math.min(columns - 1, Math.floor(end / step));
+    const elapsed = Math.max(0.01, Math.min(1, end / step - last));
+    const share = (use, i) => Math.min(1, shareOf(bands[0], use, i) / (i === last ? elapsed : 1));
+    const px = (column) => Math.min(column * step, end).toFixed(1);
     const shapes = USES.map((use) => {
       const bottoms = [...tops];
-      for (let i = 0; i < columns; i++) tops[i] -= shareOf(bands[0], use, i) * (HEIGHT_PX - 2);
+      for (let i = 0; i < columns; i++) tops[i] -= share(use, i) * (HEIGHT_PX - 2);
       const there = tops.map((y, i) => `${px(i)} ${y.toFixed(1)}H${px(i + 1)}`);
       const back = bottoms.map((y, i) => `${px(i + 1)} ${y.toFixed(1)}H${px(i)}`).toReversed();
       return s("path", { class: `strip-${use}`, d: `M${there.join("L")}L${back.join("L")}z` });
@@ -74,7 +78,7 @@ export class Strip {
     this.chart.setAttribute("aria-label", this.#inWords());
     this.chart.replaceChildren(...shapes, this.window);
     const sums = keptFrom > from + step ? `; before ${day(keptFrom)} hourly sums of idle and training` : "";
-    setText(this.told, `All nodes over ${duration(to - from)}, since ${to - from > 72_000 ? day(from) : clock(from, false)}${sums}. Drag over it to choose a time.`);
+    setText(this.told, `All nodes over ${duration(this.#asked.reach)}, since ${this.#asked.reach > 72_000 ? day(from) : clock(from, false)}${sums}. Drag over it to choose a time.`);
   }
 
   #inWords() {
