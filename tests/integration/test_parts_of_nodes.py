@@ -36,7 +36,8 @@ class Publisher:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                outer.reports[urlsplit(self.path).path.split("/")[3]] = FragmentReport.model_validate_json(body)
+                report = FragmentReport.model_validate_json(body)
+                outer.hear(urlsplit(self.path).path.split("/")[3], report)
                 self.send_response(204)
                 self.end_headers()
 
@@ -56,6 +57,13 @@ class Publisher:
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def hear(self, fragment: str, report: FragmentReport) -> None:
+        """Keep the newest report of the fragment: two that are sent at once may arrive in either order."""
+        with self._changed:
+            last = self.reports.get(fragment)
+            if last is None or report.sequence > last.sequence:
+                self.reports[fragment] = report
 
     def publish(self, generation: Generation) -> None:
         with self._changed:

@@ -28,6 +28,13 @@ def trainer(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> ScriptedTrai
     return made
 
 
+def progress_at(trainer: ScriptedTrainer, at: float, step: int, **fields: Any) -> None:
+    """Let fragment a report this step at the second `at`, and the controller read it."""
+    trainer.now = at
+    trainer.progress("a", 1, step, **fields)
+    trainer.turn()
+
+
 def drawn(sessions: Sessions, idle_until: float | None = None) -> list[tuple[Any, ...]]:
     """(second, nodes, loss, samples/s), moments of less than a hundredth of a second apart put together."""
     with sessions.begin() as session:
@@ -40,9 +47,7 @@ def drawn(sessions: Sessions, idle_until: float | None = None) -> list[tuple[Any
 def test_without_nodes_the_rate_falls_to_0_and_no_loss_is_drawn(
     trainer: ScriptedTrainer, sessions: Sessions
 ) -> None:
-    trainer.now = 1010.0
-    trainer.progress("a", 1, 10, loss=0.5)
-    trainer.turn()
+    progress_at(trainer, 1010.0, 10, loss=0.5)
     trainer.now = 1012.0
     trainer.say("a", Phase.LEFT)
     trainer.end_job("a")
@@ -60,30 +65,22 @@ def test_without_nodes_the_rate_falls_to_0_and_no_loss_is_drawn(
 def test_a_late_report_of_a_rank_that_has_left_draws_no_training(
     trainer: ScriptedTrainer, sessions: Sessions
 ) -> None:
-    trainer.now = 1010.0
-    trainer.progress("a", 1, 10, loss=0.5)
-    trainer.turn()
+    progress_at(trainer, 1010.0, 10, loss=0.5)
     trainer.now = 1012.0
     trainer.say("a", Phase.LEFT)
     trainer.turn()
-    trainer.now = 1013.0
-    trainer.progress("a", 1, 12, loss=0.25)
-    trainer.turn()
+    progress_at(trainer, 1013.0, 12, loss=0.25)
     assert trainer.view.step == 12
     assert trainer.view.loss == 0.25
     assert drawn(sessions, idle_until=1100.0)[-2:] == [(1012.0, 0, None, 0.0), (1100.0, 0, None, 0.0)]
 
 
 def test_a_line_ends_where_nobody_listened(trainer: ScriptedTrainer, sessions: Sessions) -> None:
-    trainer.now = 1010.0
-    trainer.progress("a", 1, 10, loss=0.5)
-    trainer.turn()
+    progress_at(trainer, 1010.0, 10, loss=0.5)
     trainer.now = 1400.0
     with sessions.begin() as session:
         record_gap(session, trainer.now)
-    trainer.now = 1402.0
-    trainer.progress("a", 1, 90, loss=0.25)
-    trainer.turn()
+    progress_at(trainer, 1402.0, 90, loss=0.25)
     assert drawn(sessions) == [
         (1000.0, 0, None, 0.0),
         (1010.0, 1, 0.5, 200.0),
@@ -124,12 +121,8 @@ def test_an_outage_of_a_trainer_without_nodes_is_a_gap_too(trainer: ScriptedTrai
 
 
 def test_the_last_known_loss_stays_with_its_time(trainer: ScriptedTrainer) -> None:
-    trainer.now = 1010.0
-    trainer.progress("a", 1, 10, loss=0.5)
-    trainer.turn()
-    trainer.now = 1020.0
-    trainer.progress("a", 1, 10, loss=None, samples_per_s=None, checkpoint_step=10)
-    trainer.turn()
+    progress_at(trainer, 1010.0, 10, loss=0.5)
+    progress_at(trainer, 1020.0, 10, loss=None, samples_per_s=None, checkpoint_step=10)
     assert trainer.view.loss == 0.5
     trainer.now = 1030.0
     trainer.say("a", Phase.LEFT)

@@ -310,9 +310,7 @@ class GradientReducer(StepEngine):
             raise GroupError(f"gradients could not be sent: {error}") from error
 
     def _vote(self) -> None:
-        for place, number in zip((_SIGNAL, _FLAG), self._votes().numbers, strict=True):
-            if number:  # in most steps there is nothing to write
-                self._tail[place].fill_(number)  # unlike a copy from the host, not waited for on a GPU
+        self._votes().write(self._tail, _SIGNAL, _FLAG)
 
     def _wait_for(self, bucket: Bucket) -> None:
         if bucket.work is None:

@@ -117,8 +117,7 @@ class ShardedEngine(SplitStateEngine):
             for parameter, leaf in self._shards.leaves():
                 self.look.follow(parameter, leaf)
         if last:
-            for place, number in zip((_SIGNAL, _FLAG), self._step_votes().numbers, strict=True):
-                self._numbers[place].fill_(number)
+            self._step_votes().write(self._numbers, _SIGNAL, _FLAG)
         with lost_peers("during a step"):
             if last and self.group is not None:
                 self._work = dist.all_reduce(self._numbers, group=self.group, async_op=True)

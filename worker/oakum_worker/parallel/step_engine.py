@@ -47,6 +47,12 @@ class StepVotes(NamedTuple):
         """The votes packed into the two numbers that engines send and sum over the ranks."""
         return self.signal, self.checkpoint + _FAULT * self.faults
 
+    def write(self, into: torch.Tensor, signal_at: int, flag_at: int) -> None:
+        """Write the two numbers into a tensor of zeros, in which they are summed over the ranks."""
+        for place, number in zip((signal_at, flag_at), self.numbers, strict=True):
+            if number:  # in most steps there is nothing to write
+                into[place].fill_(number)  # unlike a copy from the host, not waited for on a GPU
+
     @classmethod
     def of(cls, signal: float, flag: float) -> StepVotes:
         """Rebuild the votes from the two numbers that `numbers` gives, of one rank or summed over ranks."""

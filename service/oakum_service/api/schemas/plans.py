@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -20,7 +21,7 @@ class AllocationView(BaseModel):
     reason: str
 
 
-class _Told(BaseModel):
+class _Told(BaseModel, ABC):
     """What all documents of a plan tell of it, and the same in words."""
 
     objective: str
@@ -43,9 +44,9 @@ class _Told(BaseModel):
     """Value, quality and origin as one sentence."""
 
     @property
+    @abstractmethod
     def grants_nothing(self) -> bool:
         """Whether no trainer gets a node."""
-        raise NotImplementedError
 
     @model_validator(mode="after")
     def _in_words(self) -> Self:

@@ -99,7 +99,7 @@ class GridEngine(DividedEngine):
         Raises `GroupError` if a rank is gone or ranks are at different steps.
         """
         assert self._gradients is not None
-        self._numbers[_SIGNAL], self._numbers[_FLAG] = self._step_votes().numbers
+        self._step_votes().write(self._numbers, _SIGNAL, _FLAG)
         return self._finished(self._numbers, self._num_global, self._gradients)
 
     @contextmanager
