@@ -26,7 +26,7 @@ _WATCH_LIVENESS = """
     watch.observe(element, { childList: true, characterData: true, subtree: true });
     performance.clearResourceTimings();
 """
-_USERS_HAVE_COME = "return performance.getEntriesByType('resource').some(({ name }) => name.includes('v1/quotas'))"
+_HAS_COME = "return performance.getEntriesByType('resource').some(({ name }) => name.includes(arguments[0]))"
 
 SCHEMES = [pytest.param(False, id="light", marks=pytest.mark.soak), pytest.param(True, id="dark")]
 
@@ -137,9 +137,26 @@ class TestStates:
                 empty.wait(lambda: empty.shows("#first-answer [role=alert]"), "why plans do not come")
                 empty.driver.execute_script(_WATCH_LIVENESS)
                 empty.driver.execute_cdp_cmd("Fetch.disable", {})  # type: ignore[attr-defined]
-                empty.wait(lambda: empty.driver.execute_script(_USERS_HAVE_COME), "what was held")
+                empty.wait(lambda: empty.driver.execute_script(_HAS_COME, "v1/quotas"), "what was held")
                 empty.driver.execute_async_script("setTimeout(arguments[0], 200)")
                 assert empty.driver.execute_script("return [...told]") == ["Offline"]
+        empty.errors()  # the browser's own words about what was kept away
+
+    def test_an_answer_for_an_earlier_visit_of_the_overview_is_none_for_this_one(self, empty: ServicePage) -> None:
+        empty.go("nowhere")
+        with held(empty.driver, "*/v1/trainers*"):
+            empty.go("")
+            empty.wait(lambda: empty.shows("#first-answer"), "that the overview loads")
+            empty.go("plans")
+            empty.wait(lambda: seen(empty, "#view .empty"), "that there is no plan")
+            with refused(empty.driver, "*/v1/cluster*"):
+                empty.go("")
+                empty.wait(lambda: empty.shows("#first-answer [role=alert]"), "why the overview does not come")
+                empty.driver.execute_script("performance.clearResourceTimings()")
+                empty.driver.execute_cdp_cmd("Fetch.disable", {})  # type: ignore[attr-defined]
+                empty.wait(lambda: empty.driver.execute_script(_HAS_COME, "v1/trainers"), "what was held")
+                empty.driver.execute_async_script("setTimeout(arguments[0], 200)")
+                assert empty.shows("#first-answer [role=alert]")
         empty.errors()  # the browser's own words about what was kept away
 
     def test_what_is_told_of_a_view_on_a_phone_stands_at_the_top(self, empty: ServicePage) -> None:

@@ -98,11 +98,12 @@ async function startEvents(mine) {
 /** Refreshes the page; shows a failure there, because the next refresh may succeed. */
 async function tryRefresh(mine) {
   const { signal } = mine.ending;
-  const { view } = mine;
+  const { view, visit } = mine;
+  const isOvertaken = () => signal.aborted || visit !== mine.visit;
   try {
     await refresh(mine);
     api.ahead([]); // What was not taken is of no view any more.
-    if (signal.aborted || view !== mine.view) return; // What another view was told says nothing of this one.
+    if (isOvertaken()) return; // What another view was told, or this one before, says nothing of it now.
     firstAnswer.end();
     updatedAt = serviceNow();
     offline = false;
@@ -114,7 +115,7 @@ async function tryRefresh(mine) {
     await Promise.all(parts.map((part) => part?.catch(toldInPlace)));
     if (signal.aborted) return;
   } catch (error) {
-    if (signal.aborted || view !== mine.view) return;
+    if (isOvertaken()) return;
     if (error instanceof Unauthorised) {
       signInAnew();
       return;
@@ -174,6 +175,7 @@ function showView() {
   const isFirst = path === null;
   path = now;
   byId("banner").hidden = byId("banner").hidden || !offline;
+  session.visit += 1;
   session.view = viewAt(here, { api, me: session.me, refresh: () => session?.refresher.now() });
   const shown = session.view?.element;
   byId("overview").hidden = shown !== undefined;
@@ -202,7 +204,7 @@ function focusOn(id) {
 function begin(me) {
   beginDrafts(me.name);
   feed.clear();
-  session = { me, view: null, cluster: null, ending: new AbortController(), following: false };
+  session = { me, view: null, visit: 0, cluster: null, ending: new AbortController(), following: false };
   const mine = session;
   showAccount(mine);
   byId("sign-in").hidden = true;
