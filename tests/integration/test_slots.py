@@ -9,7 +9,7 @@ import pytest
 
 from oakum_service.documents.slots import node_of
 from oakum_service.states import NodeState
-from running_service import RunningService, events_of, small_spec
+from running_service import RunningService, events_of, small_spec, wait_for_size
 from waiting import wait_until
 
 _NAME = "elastic"
@@ -21,7 +21,7 @@ def test_a_trainer_on_slots_of_two_nodes_loses_one_and_gets_it_back(tmp_path: Pa
     client = service.start()
     try:
         client.submit(small_spec(_NAME, epochs=100_000, max_nodes=4, ranks_per_node=1, arguments={"step_s": 0.2}))
-        wait_until("it trains on all slots", lambda: len(client.trainer(_NAME).nodes) == 4)
+        wait_for_size(client, _NAME, 4)
         nodes = client.trainer(_NAME).nodes
         assert sorted(nodes) == ["node1:0", "node1:1", "node2:0", "node2:1"]
         launched = len(events_of(client, "fragment.launched"))
@@ -45,7 +45,7 @@ def test_a_fragment_of_two_slots_leaves_as_a_whole_when_a_job_takes_one_of_them(
     try:
         pairs = small_spec(_NAME, epochs=100_000, max_nodes=4, slots_per_fragment=2, arguments={"step_s": 0.2})
         client.submit(pairs)
-        wait_until("it trains on all slots", lambda: len(client.trainer(_NAME).nodes) == 4)
+        wait_for_size(client, _NAME, 4)
         assert sorted(client.trainer(_NAME).nodes) == ["node1:0", "node1:1", "node2:0", "node2:1"]
         launched, gained = len(events_of(client, "fragment.launched")), client.trainer(_NAME).nodes_gained
         assert launched == 2

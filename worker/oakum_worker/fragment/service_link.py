@@ -123,9 +123,10 @@ class ServiceLink:
                 self._sent = report
             except httpx.HTTPError as error:
                 self._fail(error)
-            with self._changed:
-                self._posting = None
-                self._changed.notify_all()
+            finally:
+                with self._changed:
+                    self._posting = None
+                    self._changed.notify_all()
 
     def _is_due(self) -> bool:
         """Whether a report is to be posted now: the first report, and any report while stopping; otherwise one
