@@ -93,6 +93,28 @@ class TestOverview:
         shown = "Trains at 108~/~s for 30~min, 5~s less than 97~% of “oakum ps” and 3 hours."
         assert opened.driver.execute_async_script(script, told) == shown.replace("~", "\u202f")
 
+    def test_the_tile_of_idle_time_has_one_percentage_unless_a_limit_is_exceeded(
+        self, opened: Page, cluster: SimulatedCluster
+    ) -> None:
+        hours = {"idle": 10, "trained": 5, "stalled": 2, "start_up": 1, "late": 0, "unwanted": 2}
+        went = {"since": 0, **{f"{part}_node_s": 3600 * hours[part] for part in hours}}
+        seen = {"idle_node_s": 36_000, "used_node_s": 25_200, "idle_time": went}
+        limited = {"lost_share": 0.2, "limit_lost_share": 0.1}
+        document = cluster.cluster().model_dump(mode="json") | seen | limited
+        script = """
+            import("/static/js/summary.js").then(({ showSummary }) => {
+                const tiles = document.createElement("dl");
+                showSummary(tiles, arguments[0], [], false);
+                arguments[1](tiles.children[2].textContent.replaceAll("\u202f", " "));
+            });
+        """
+        told = opened.driver.execute_async_script(script, document)
+        assert "70 %of the 10.0 node-hours that were idle in 7 days" in told
+        assert "Used, in node-hours: 5.0 trained, 2.0 stalled. Not used: 1.0 started up, 0.0 found late" in told
+        assert told.count("%") == 1
+        over = opened.driver.execute_async_script(script, document | {"exceeds_lost_share": True})
+        assert "Of the node-time lent this month 20.0 % was lost, over the limit of 10.0 %" in over
+
     def test_holes_and_both_parts_of_the_fragments_are_drawn(self, opened: Page) -> None:
         assert opened.attributes(".plot .hole", "fill") == {"url(#hatch)"}
         assert opened.attributes(".plot .training", "data-trainer") == {"digits", "charlm"}

@@ -44,13 +44,9 @@ export function duration(seconds) {
 }
 
 /** Node-time, in node-hours or, below two, node-minutes: [number, unit]. */
-export function nodeTime(nodeSeconds, unit = nodeTimeUnit(nodeSeconds)) {
+export function nodeTime(nodeSeconds, unit = nodeSeconds >= 7200 ? "node-hours" : "node-minutes") {
   const number = nodeSeconds / (unit === "node-hours" ? 3600 : 60);
   return [number < 100 ? number.toFixed(1) : count(number), unit];
-}
-
-export function nodeTimeUnit(nodeSeconds) {
-  return nodeSeconds >= 7200 ? "node-hours" : "node-minutes";
 }
 
 /** An amount of memory. */

@@ -1,7 +1,7 @@
 // The cluster in five figures.
 
 import { h, setChildren } from "./dom.js";
-import { count, duration, moment, nodeTime, nodeTimeUnit, percent, rate } from "./format.js";
+import { count, duration, moment, nodeTime, percent, rate } from "./format.js";
 import { serviceNow } from "./time.js";
 
 /** `isAdmin`: whether the reader may do what is named for administrators. */
@@ -64,38 +64,38 @@ const CAUSES = [
   ["unwanted", "wanted by nobody"],
 ];
 
-/** Where the idle node-time went: the ratio that trained, and the rest by cause. */
-function causesOf({ idle_time: went }) {
+/** Where the idle node-time went, in `unit`: what trained, and the rest by cause. */
+function causesOf({ idle_time: went }, unit) {
   if (!went?.idle_node_s) return "";
-  const [trained, stalled, ...others] = CAUSES.map(([name, words]) => `${percent(went[`${name}_node_s`] / went.idle_node_s, 1)} ${words}`);
-  return `Of the idle node-time${isWhole(went) ? "" : ` since ${moment(went.since, false)}`} used: ${trained}, ${stalled}; not used: ${others.join(", ")}.`;
+  const parts = CAUSES.map(([name, words]) => `${nodeTime(went[`${name}_node_s`], unit)[0]} ${words}`);
+  const since = isWhole(went) ? "" : ` since ${moment(went.since, false)}`;
+  return `Used${since}, in ${unit}: ${parts.slice(0, 2).join(", ")}. Not used: ${parts.slice(2).join(", ")}.`;
 }
 
 /** Whether all of the seven days is counted by cause. */
 const isWhole = ({ since }) => serviceNow() - since > 7 * 86400 - 3600;
 
+/** The one percentage is that of the headline: parts of other wholes beside it would be taken for parts of this one. */
 function share(cluster, isAdmin) {
-  const unit = nodeTimeUnit(cluster.idle_node_s);
-  const [used] = nodeTime(cluster.used_node_s, unit);
-  const [whole] = nodeTime(cluster.idle_node_s, unit);
+  const [whole, unit] = nodeTime(cluster.idle_node_s);
   return {
     title: "Idle node-time used",
     value: cluster.idle_node_s > 0 ? percent(cluster.used_node_s / cluster.idle_node_s) : "–",
-    note: `${used} of ${whole} ${unit} in 7 days${lost(cluster)}`,
-    causes: causesOf(cluster),
+    note: `of the ${whole} ${unit} that were idle in 7 days${lost(cluster)}`,
+    causes: causesOf(cluster, unit),
     command: isAdmin && cluster.idle_node_s > 0 ? "oakum replay own" : "",
     isExceeded: cluster.exceeds_lost_share,
   };
 }
 
-/** What of the lent time brought nothing, and the limit of that share. */
+/** What of the lent time brought nothing, where that is above its limit. */
 function lost({ lost_share: part, limit_lost_share: limit, exceeds_lost_share: isExceeded }) {
-  return part === null ? "" : `; ${percent(part, 1)} of the node-time lent this month was lost${limitOf(limit, isExceeded, (value) => percent(value, 1))}`;
+  return isExceeded ? `. Of the node-time lent this month ${percent(part, 1)} was lost, over the limit of ${percent(limit, 1)}` : "";
 }
 
 /** A limit in words, which also say whether it is exceeded: colours alone would not do. */
-function limitOf(limit, isExceeded, write) {
-  return limit === null ? "" : `, ${isExceeded ? "over" : "within"} the limit of ${write(limit)}`;
+function limitOf(limit, isExceeded) {
+  return limit === null ? "" : `, ${isExceeded ? "over" : "within"} the limit of ${duration(limit)}`;
 }
 
 function delay(cluster) {
@@ -104,7 +104,7 @@ function delay(cluster) {
   return {
     title: h("a", { href: "#/delays" }, "Foreground start delay, p99"),
     value: known ? duration(cluster.foreground_delay_p99_s) : "–",
-    note: (known ? `at most ${duration(cluster.foreground_delay_max_s)} in ${starts} of 7 days` : `${starts} so far, none delayed`) + limitOf(cluster.limit_delay_p99_s, cluster.exceeds_delay_p99, duration),
+    note: (known ? `at most ${duration(cluster.foreground_delay_max_s)} in ${starts} of 7 days` : `${starts} so far, none delayed`) + limitOf(cluster.limit_delay_p99_s, cluster.exceeds_delay_p99),
     isExceeded: cluster.exceeds_delay_p99,
   };
 }
