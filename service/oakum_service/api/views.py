@@ -191,10 +191,11 @@ def _step_cost(pace: Pace) -> StepCost:
 
 def _rates(trainer: Trainer) -> tuple[float | None, float | None]:
     """(samples/s of the last finished steps, upper bound of samples/s); the bound replaces the rate when the
-    step in progress takes much longer."""
+    step in progress takes much longer. After a time without nodes, the last steps are those of before it."""
     if trainer.state != TrainerState.RUNNING:
         return None, None
-    rate = trainer.reported_rate
+    is_cold = trainer.account is not None and trainer.account.use is TimeUse.COLD_START
+    rate = None if is_cold else trainer.reported_rate
     if trainer.pace is None or trainer.pace.steps:
         return rate, None
     most = trainer.present_batch / trainer.pace.seconds

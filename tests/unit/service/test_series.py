@@ -174,6 +174,20 @@ def test_a_rate_holds_until_a_step_takes_twice_as_long(trainer: ScriptedTrainer)
     assert (trainer.view.samples_per_s, trainer.view.condition) == (200.0, "")
 
 
+def test_the_rate_of_before_a_time_without_nodes_is_not_told_after_it(trainer: ScriptedTrainer) -> None:
+    trainer.progress("a", 1, 10)
+    trainer.say("a", Phase.LEFT)
+    trainer.end_job("a")
+    trainer.turn()
+    trainer.launch("b")
+    trainer.say("b", Phase.READY, startup_s=1.0)
+    trainer.turn()
+    assert (trainer.view.nodes, trainer.view.samples_per_s) == (["b"], None)
+    trainer.progress("b", trainer.view.generation, 11)
+    trainer.turn()
+    assert trainer.view.samples_per_s == 200.0
+
+
 def test_what_steps_cost_is_forgotten_with_the_nodes(trainer: ScriptedTrainer) -> None:
     paced(trainer, 0, 500.0, 485.0)
     trainer.say("a", Phase.LEFT)
