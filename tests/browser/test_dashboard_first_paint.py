@@ -51,7 +51,7 @@ def test_charts_that_do_not_come_say_so_and_are_drawn_once_they_can_be(page: Pag
     try:
         page.open()
         page.wait(
-            lambda: any("not drawn" in text for text in page.texts(".chart-note [role=alert]")), "the reason"
+            lambda: any("Not loaded" in text for text in page.texts(".chart-note [role=alert]")), "the reason"
         )
     finally:
         command("Network.setBlockedURLs", {"urls": []})

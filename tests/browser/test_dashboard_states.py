@@ -212,13 +212,20 @@ def test_rows_that_load_or_do_not_come_are_not_taken_for_idle_nodes(page: Page) 
     with refused(driver, *PICTURES):
         driver.refresh()
         page.wait(lambda: page.shows(".lack.fault button"), "why rows do not come, with a way to try again")
-        assert "did not come: nothing answers." in page.texts(".lack")[0]
-        page.wait(lambda: "did not come" in "".join(page.texts("#events .empty")), "why events do not come")
-        assert "did not come" in page.texts("#strip span")[0]
+        said = "Not loaded: nothing answers."
+        assert page.texts(".lack")[0].startswith(said)
+        page.wait(lambda: page.texts("#events .empty") == [said], "why events do not come")
+        assert page.texts("#strip span")[0] == said
+        page.driver.execute_script("document.querySelector('.charts').scrollIntoView()")
+        page.wait(lambda: page.texts(".chart-note [role=alert]") == [said, said], "why charts do not come")
+        rooms = "return [...document.querySelectorAll('.chart')].map((one) => one.offsetHeight)"
+        assert {*page.driver.execute_script(rooms)} == {0}
         assert not page.shows("#banner"), "the numbers are current"
     page.click(".lack button")
     page.wait(lambda: page.texts(".plot .training"), "fragments")
     page.wait(lambda: not page.shows(".lack"), "nothing over them")
     page.wait(lambda: page.texts("#events .event"), "events")
+    page.wait(lambda: len(page.texts(".chart .main-svg")) >= 6, "charts")
+    assert min(page.driver.execute_script(rooms)) > 50
     assert page.attributes("#timeline", "aria-busy") == {"false"}
     page.errors()  # the browser's own words about what was kept away

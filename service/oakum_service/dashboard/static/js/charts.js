@@ -3,6 +3,7 @@
 import { lossOf } from "./compare_axis.js";
 import { button } from "./controls.js";
 import { h, setText } from "./dom.js";
+import { notLoaded } from "./faults.js";
 import { decimal, duration, nodes, rate } from "./format.js";
 import { serviceNow } from "./time.js";
 import { TimeAxis, written } from "./time_axis.js";
@@ -54,7 +55,7 @@ export function loadPlotly() {
     script.addEventListener("load", () => resolve(window.Plotly));
     script.addEventListener("error", () => {
       plotly = null;
-      reject(new Error("the library that draws did not come"));
+      reject(new Error("nothing answers"));
     });
     document.head.append(script);
   });
@@ -123,6 +124,7 @@ export class Charts {
     if (points.length) this.axis.include(this, points);
     else this.#clear();
     if (this.#isEmpty && !this.#note.querySelector("button")) this.#tell(points.length ? "Loading…" : this.nothing);
+    this.#foldIf(points.length === 0);
     this.#draw();
   }
 
@@ -139,6 +141,12 @@ export class Charts {
   /** Says over the charts why there is nothing, or not what was asked for, and offers to try again. */
   showFault(text, retry) {
     this.#tell(h("span", { role: "alert" }, text), button("Try again", retry));
+    this.#foldIf(this.#isEmpty);
+  }
+
+  /** Leaves no room for charts where there is none. */
+  #foldIf(isWithout) {
+    this.element.classList.toggle("folded", isWithout);
   }
 
   get #isEmpty() {
@@ -160,13 +168,14 @@ export class Charts {
       if (!this.#isEmpty) this.#tell();
     } catch (error) {
       this.#drawn = "";
-      this.showFault(`The charts are not drawn: ${error.message}. The numbers above them are current.`, () => this.#draw());
+      this.showFault(notLoaded(error.message), () => this.#draw());
     }
   }
 
   async #drawAll(fingerprint) {
     this.#drawn = fingerprint;
     const library = await loadPlotly();
+    this.#foldIf(false);
     const style = getComputedStyle(this.element);
     const times = this.#points.map((point) => written(point.at));
     for (const figure of this.figures) {

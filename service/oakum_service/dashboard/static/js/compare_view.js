@@ -5,7 +5,7 @@ import { AXES, bestOf, lineOf, nodeHours } from "./compare_axis.js";
 import { button, input, link } from "./controls.js";
 import { h, setChildren, setText } from "./dom.js";
 import { csvOf, save } from "./downloads.js";
-import { told } from "./faults.js";
+import { notLoaded } from "./faults.js";
 import { count, decimal, duration, metric as written, rate } from "./format.js";
 import { address } from "./router.js";
 import { tagsOf } from "./tags.js";
@@ -80,7 +80,7 @@ export class CompareView {
     try {
       await Promise.all(views.map((view) => this.#loadRun(view)));
     } catch (error) {
-      if (load === this.#loads) this.#tell(`What was chosen did not come. ${told(error)}`, () => this.#reload());
+      if (load === this.#loads) this.#tell(notLoaded(error.message), () => this.#reload());
       throw error;
     }
     if (load !== this.#loads) return;

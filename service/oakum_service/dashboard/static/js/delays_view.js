@@ -1,6 +1,7 @@
 // How long foreground jobs waited for fragments to leave their nodes: the trend, and the jobs themselves.
 
 import { h, setChildren, setText } from "./dom.js";
+import { notLoaded } from "./faults.js";
 import { count, duration, moment } from "./format.js";
 import { Listing } from "./listing.js";
 import { address, place } from "./router.js";
@@ -70,7 +71,7 @@ export class DelaysView {
     try {
       await this.refresh();
     } catch (error) {
-      if (reach === this.reach) setText(this.worst, `The delays did not come: ${error.message}. Trying again.`);
+      if (reach === this.reach) setText(this.worst, notLoaded(error.message));
     }
   }
 

@@ -1,6 +1,7 @@
 // What happened, newest first.
 
 import { h } from "./dom.js";
+import { notLoaded } from "./faults.js";
 import { lately } from "./format.js";
 import { serviceNow } from "./time.js";
 
@@ -27,7 +28,7 @@ export class EventFeed {
 
   /** Says why there is none to show; what has been read stays. */
   fail(why) {
-    if (!this.#isRead) this.root.replaceChildren(h("p", { class: "empty" }, `The events did not come: ${why}. Trying again.`));
+    if (!this.#isRead) this.root.replaceChildren(h("p", { class: "empty" }, notLoaded(why)));
   }
 
   /** Shows the newest events, in any order. */

@@ -27,6 +27,11 @@ export function told(error) {
   return linesOf(error).join("\n");
 }
 
+/** What to tell in the place of a part of a view that does not come, and why. Refreshes ask again by themselves. */
+export function notLoaded(why) {
+  return `Not loaded: ${why}.`;
+}
+
 /** The place, such as "checkpoint.every_s", with which a line of the service begins or that it calls unknown; "" if there is none. */
 export function placeOf(line) {
   const [, , unknown = null] = /^unknown field (["'])(.+?)\1/.exec(line) ?? [];

@@ -2,6 +2,7 @@
 
 import { button } from "./controls.js";
 import { h, setText } from "./dom.js";
+import { notLoaded } from "./faults.js";
 
 const TAIL = 200;
 const LONGER = 5000;
@@ -36,7 +37,7 @@ export class Log {
     try {
       this.#lines = (await this.read(this.#tail)).lines;
     } catch (error) {
-      setText(this.found, `The log did not come: ${error.message}. Trying again.`);
+      setText(this.found, notLoaded(error.message));
       throw error;
     }
     this.#show();

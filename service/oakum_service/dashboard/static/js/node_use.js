@@ -2,7 +2,7 @@
 
 import { Charts } from "./charts.js";
 import { h, setChildren } from "./dom.js";
-import { told } from "./faults.js";
+import { notLoaded } from "./faults.js";
 import { bytes, count, duration, percent } from "./format.js";
 import { serviceNow } from "./time.js";
 import { tone } from "./tones.js";
@@ -87,7 +87,7 @@ export class NodeUse {
     } catch (error) {
       if (asked !== this.#asked) return;
       this.#asked = null;
-      this.charts.showFault(`How its nodes are used did not come. ${told(error)}`, () => this.showAgain());
+      this.charts.showFault(notLoaded(error.message), () => this.showAgain());
     }
   }
 

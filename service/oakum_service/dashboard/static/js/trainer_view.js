@@ -5,7 +5,7 @@ import { Charts } from "./charts.js";
 import { link } from "./controls.js";
 import { h, setChildren, setText, table } from "./dom.js";
 import { downloads } from "./downloads.js";
-import { told } from "./faults.js";
+import { notLoaded } from "./faults.js";
 import { count, decimal, metric, moment, percent, prose, rate } from "./format.js";
 import { Log } from "./log.js";
 import { NodeUse } from "./node_use.js";
@@ -68,7 +68,7 @@ export class TrainerView {
   #zoom() {
     const { range } = this.#axis;
     this.#showSeries().catch((error) => {
-      if (range === this.#axis.range) this.#card.charts.showFault(`The points of this range did not come. ${told(error)}`, () => this.#zoom());
+      if (range === this.#axis.range) this.#card.charts.showFault(notLoaded(error.message), () => this.#zoom());
     });
     this.nodeUse.showAgain();
   }

@@ -4,6 +4,7 @@ import { Unauthorised } from "./api.js";
 import { Charts } from "./charts.js";
 import { link } from "./controls.js";
 import { byId, h, setChildren, setText, table } from "./dom.js";
+import { notLoaded } from "./faults.js";
 import { count, decimal, duration, lately, metric, nodes, percent, prose } from "./format.js";
 import { address } from "./router.js";
 import { chips, tagsOf } from "./tags.js";
@@ -56,7 +57,7 @@ export class Trainers {
       card.showSeries(await seriesOf(api, card));
     } catch (error) {
       if (error instanceof Unauthorised) throw error;
-      card.charts.showFault(`The charts did not come: ${error.message}.`, () => this.#showSeriesOf(api, card));
+      card.charts.showFault(notLoaded(error.message), () => this.#showSeriesOf(api, card));
     }
   }
 

@@ -3,6 +3,7 @@
 
 import { button } from "../controls.js";
 import { h, setChildren } from "../dom.js";
+import { notLoaded } from "../faults.js";
 
 export class Lack {
   /** Why the last answer did not come; null if it did. */
@@ -20,6 +21,6 @@ export class Lack {
     this.root.setAttribute("aria-busy", String(isLacking && fault === null));
     this.element.hidden = !isLacking;
     this.element.classList.toggle("fault", fault !== null);
-    setChildren(this.element, fault, () => (fault === null ? ["Loading…"] : [`What the nodes did did not come: ${fault}. `, button("Try again", this.retry)]));
+    setChildren(this.element, fault, () => (fault === null ? ["Loading…"] : [notLoaded(fault), " ", button("Try again", this.retry)]));
   }
 }

@@ -1,6 +1,7 @@
 // The strip below the picture: how all nodes were used over a long time, with the window to drag over it.
 
 import { h, s, setText } from "../dom.js";
+import { notLoaded } from "../faults.js";
 import { clock, day, duration } from "../format.js";
 import { USES, USE_NAMES, occupancyOf, shareOf } from "./occupancy.js";
 import { LONGEST_S, SHORTEST_S } from "./time_window.js";
@@ -42,7 +43,7 @@ export class Strip {
 
   /** Says why there is nothing yet; shares that are shown already stay. */
   fail(why) {
-    if (this.#shares === null) setText(this.told, `How the nodes were used did not come: ${why}. Trying again.`);
+    if (this.#shares === null) setText(this.told, notLoaded(why));
   }
 
   /** Shows where the window is. */
