@@ -210,6 +210,7 @@ class TestAdministrator:
             name = view.rpartition("/")[2]
             page.wait(lambda name=name: any(name in told for told in page.texts("#first-answer p")), view)  # type: ignore[misc]
             page.wait(lambda: page.buttons("#first-answer") == ["Try again"], "what one may do")
+            assert page.texts("#first-answer a") == ["To the overview"]
             assert (page.texts("#liveness"), page.shows("#banner")) != (["Offline"], True)
             page.go()
             page.wait(lambda: page.shows("#overview") and not page.shows("#first-answer"), "the overview")
@@ -227,6 +228,9 @@ class TestAdministrator:
         client.submit(small_spec("late", min_nodes=2, max_nodes=2).model_copy(update={"priority": -5}))
         page.go("trainers/late")
         page.wait(lambda: page.shows("#log"), "the log's panel")
+        assert not page.shows("#log pre")
+        page.go("trainers/late?log=open")
+        page.wait(lambda: page.shows("#log pre"), "the log, to which a failed trainer's card leads")
         client.cancel("late")
 
     def test_its_files_can_be_taken_away(self, page: ServicePage) -> None:

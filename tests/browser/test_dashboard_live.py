@@ -94,6 +94,7 @@ class TestCards:
         assert not cards.shows("[data-trainer=t-full] .times")
         assert cards.shows("[data-trainer=t-digits] .times")
         assert not cards.shows("[data-trainer=t-digits] .message")
+        assert not cards.shows("[data-trainer=t-digits] .ways")
 
     @pytest.mark.parametrize(("state", "message"), ENDS.items(), ids=[*ENDS])
     def test_an_end_that_nobody_wished_for_stands_out_on_its_card(
@@ -104,6 +105,8 @@ class TestCards:
         assert cards.texts(card + ".message.failure") == [message]
         assert cards.texts(card + ".size") == [""]
         assert not cards.shows(card + ".reason")
+        assert cards.texts(card + ".ways button") == (["Retry"] if state is TrainerState.FAILED else [])
+        assert cards.attributes(card + ".ways a", "href") == {f"#/trainers/t-{state}?log=open"}
         facts = facts_on(cards, state.value)
         assert (facts["Checkpoint"], facts.get("Granted")) == ("none", None)
         assert f"{state} " in cards.texts(card + ".done")[0]
@@ -200,6 +203,13 @@ class TestKeepingUp:
             lambda: living.texts("[data-trainer=t-new] .message") == ["it cannot be built"], "the new card"
         )
 
+    def test_a_new_plan_is_told_at_once(self, living: Page, cluster: SimulatedCluster) -> None:
+        before = living.texts("#plan")
+        living.wait(lambda: living.texts("#plan") != before, "a plan that was asked for just now")
+        before = living.texts("#plan")
+        cluster.publish("plan.made", "plan 1", "gives nothing to nobody")
+        living.wait(lambda: living.texts("#plan") != before, "the next plan", within_s=4.5)
+
     def test_what_users_write_is_shown_as_text(self, living: Page, cluster: SimulatedCluster) -> None:
         written = {"name": CODE, "reason": CODE, "condition": CODE, "message": CODE}
         cluster.extra_trainers.append(view_of(cluster, "code", **written, state=TrainerState.WAITING))
@@ -246,12 +256,14 @@ class TestKeepingUp:
             living.wait(lambda: living.shows("#banner"), "the banner")
             assert "Cannot reach the Oakum service" in living.texts("#banner")[0]
             assert living.texts("#liveness") == ["Offline"]
+            assert living.attributes("#hold", "disabled") == {""}
             cluster.publish("service.started", "service", "is back")
         finally:
             server.start()
         living.wait(lambda: not living.shows("#banner"), "the banner's end")
         living.wait(lambda: "is back" in living.texts(".event")[0], "the event of the meantime")
         living.wait(lambda: living.texts("#liveness") == ["Live"], "the event stream again")
+        assert living.attributes("#hold", "disabled") == {None}
 
 
 def test_without_a_valid_token_the_page_asks_for_one_and_signing_in_outlives_a_reload(page: Page) -> None:

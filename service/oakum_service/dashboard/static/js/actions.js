@@ -16,8 +16,18 @@ export function mayChange(view, me) {
 /** Buttons for what the caller may do to the trainer now; `done` is called after each. */
 export function trainerButtons(view, me, api, done) {
   if (!mayChange(view, me)) return [];
-  /** A button whose dialog asks first; `act` is given the trainer as it is when the dialog opens. */
-  const asking = (text, dialog, act, attributes = {}) =>
+  const asking = asker(view, api, done);
+  return [...orders(view, me, asking), annotate(view, asking)];
+}
+
+/** The button that lets a trainer that has ended go on; none where it cannot, or the caller may not. */
+export function retryButtons(view, me, api, done) {
+  return RETRIED.has(view.state) && me.may_submit && mayChange(view, me) ? [retry(view, asker(view, api, done))] : [];
+}
+
+/** Makes buttons whose dialog asks first; `act` is given the trainer as it is when the dialog opens. */
+function asker(view, api, done) {
+  return (text, dialog, act, attributes = {}) =>
     button(
       text,
       () => {
@@ -29,7 +39,6 @@ export function trainerButtons(view, me, api, done) {
       },
       attributes,
     );
-  return [...orders(view, me, asking), annotate(view, asking)];
 }
 
 function orders(view, me, asking) {
@@ -139,9 +148,8 @@ export function holdButton(cluster, api, done) {
     await done();
   };
   if (cluster.held) {
-    return button("Resume", () =>
-      ask({ title: "End the hold?", text: "Plans are carried out again, and fragments launched.", action: "Resume" }, () => carry("DELETE")),
-    );
+    const dialog = { title: "End the hold?", text: "Plans are carried out again, and fragments launched.", action: "Resume" };
+    return button("Resume", () => ask(dialog, () => carry("DELETE")), { id: "hold" });
   }
   const now = cluster.num_fragments ? `${cluster.num_fragments === 1 ? "1 fragment checkpoints and leaves" : `${cluster.num_fragments} fragments checkpoint and leave`}. ` : "";
   return button(
@@ -157,6 +165,6 @@ export function holdButton(cluster, api, done) {
         },
         ({ reason = "" }) => carry("PUT", { reason }),
       ),
-    { class: "button danger" },
+    { id: "hold", class: "button danger" },
   );
 }

@@ -37,11 +37,11 @@ export class FirstAnswer {
     this.#shown?.();
   }
 
-  /** The view has none, and why. Returns whether that is said here: false for a view that has shown something. */
-  fail(text) {
+  /** The view has none, and why; `isRefusal`: it alone has none. Returns whether that is said here: false for a view that has shown something. */
+  fail(text, isRefusal) {
     if (!this.#waits) return false;
     clearTimeout(this.#timer);
-    const elsewhere = this.#title ? [link("To the overview", "#/")] : [];
+    const elsewhere = this.#title && isRefusal ? [link("To the overview", "#/")] : [];
     this.#show(h("p", { role: "alert" }, text), h("p", { class: "buttons" }, button("Try again", () => this.#tryAgain()), ...elsewhere));
     return true;
   }

@@ -36,7 +36,7 @@ let left = null;
 async function refresh(mine) {
   const asked = api.get("v1/cluster");
   const around = asked.then((cluster) => showCluster(mine, cluster));
-  await Promise.all([around, (mine.view ?? overview).refresh(api, asked, mine.me)]);
+  await Promise.all([around, (mine.view ?? overview).refresh(api, asked, mine.me, () => mine.refresher.now())]);
   showTitle(mine); // a view may have learned its name
 }
 
@@ -90,6 +90,7 @@ async function startEvents(mine) {
     },
     onEvent: (event) => {
       feed.add(event);
+      if (event.kind === "plan.made") overview.expectPlan();
       mine.refresher.request();
     },
   });
@@ -145,7 +146,7 @@ function showFault(error) {
   }
   const what = error instanceof Unreachable ? `Cannot reach the Oakum service at ${location.host}: ` : "Cannot show what the service answers: ";
   const text = error instanceof Refused ? `${sentence(prose(error.message))}.` : `${what}${error.message}. It is asked again every few seconds${error instanceof Unreachable ? ": see that it runs, and that this machine reaches it" : ""}.`;
-  const isSaid = !byId("main").hidden && firstAnswer.fail(text);
+  const isSaid = !byId("main").hidden && firstAnswer.fail(text, !offline);
   const shown = updatedAt === null || isSaid ? "" : ` Shown is the state of ${clock(updatedAt)}.`;
   setText(byId("banner"), text + shown);
   byId("banner").hidden = isSaid;
@@ -161,6 +162,8 @@ function showLiveness() {
   element.className = `liveness ${offline ? "down" : streaming ? "live" : "polling"}`;
   setText(element, offline ? "Offline" : streaming ? "Live" : "Every 2 s");
   element.title = updatedAt === null ? "" : `Last update ${clock(updatedAt)}`;
+  const hold = byId("hold");
+  if (hold) hold.disabled = offline;
 }
 
 /** Shows the view that the address names, a new one for each path; of a path's query the view is told. */

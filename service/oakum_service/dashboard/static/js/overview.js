@@ -1,5 +1,6 @@
 // The first view: the cluster in figures, nodes over time, a card for each trainer, the events.
 
+import { retryButtons } from "./actions.js";
 import { byId, setText } from "./dom.js";
 import { lately } from "./format.js";
 import { showLegend } from "./legend.js";
@@ -27,12 +28,12 @@ export class Overview {
     this.trainers = new Trainers(byId("trainers"), byId("ended"));
   }
 
-  /** `me`: who reads. */
-  async refresh(api, asked, me) {
+  /** `me`: who reads; `done` is called after each thing that the reader does. */
+  async refresh(api, asked, me, done) {
     const [cluster, trainers] = await Promise.all([asked, this.list.refresh(api), this.#refreshPlan(api)]);
     assignTones(trainers);
     showSummary(byId("summary"), cluster, trainers, me.role === "admin");
-    this.trainers.show(trainers);
+    this.trainers.show(trainers, (view) => retryButtons(view, me, api, done));
   }
 
   /** The nodes, their picture and the cards' charts, for which the numbers do not wait: they are many times the size of the page. */
@@ -65,6 +66,11 @@ export class Overview {
   #showLegend() {
     const { picture, store } = this.timeline;
     showLegend(byId("legend"), this.nodes.nodes, picture.drawnTrainers, store.announcedKinds, (trainer) => picture.mark(trainer));
+  }
+
+  /** Another plan than the one that is shown has been made: the next refresh asks for it. */
+  expectPlan() {
+    this.planAt = -Infinity;
   }
 
   async #refreshPlan(api) {

@@ -24,9 +24,10 @@ const SIZES = [
 
 export class TrainerView {
   #card = null;
+  #leadsToLog = false;
   #axis = new TimeAxis(() => this.#zoom());
 
-  constructor({ api, me, parts, refresh }) {
+  constructor({ api, me, parts, query, refresh }) {
     this.api = api;
     this.me = me;
     this.ref = parts[1];
@@ -43,6 +44,14 @@ export class TrainerView {
     this.nodeUse = new NodeUse((path) => api.get(path), this.path, this.#axis);
     this.log = new Log((tail) => api.get(`${this.path}/logs?tail=${tail}`), refresh);
     this.element = h("section", { class: "view" }, h("div", { class: "view-head" }, this.heading, this.buttons), this.notes, this.body, this.nodeUse.element, this.traceback, this.more, this.log.element);
+    this.visit(query);
+  }
+
+  /** A link may lead to the log. */
+  visit(query) {
+    if (!query.has("log")) return;
+    this.log.element.open = true;
+    this.#leadsToLog = true;
   }
 
   async refresh() {
@@ -55,6 +64,8 @@ export class TrainerView {
     this.#showMore(view, explained, evaluations);
     await this.nodeUse.refresh(view);
     await this.log.refresh();
+    if (this.#leadsToLog) this.log.element.scrollIntoView();
+    this.#leadsToLog = false;
   }
 
   /** The points of the whole run, or of the range that is chosen, as many as a chart can show. */

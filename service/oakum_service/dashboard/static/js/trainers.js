@@ -35,11 +35,12 @@ export class Trainers {
     this.ended = ended;
   }
 
-  show(trainers) {
+  /** `retryOf` makes the buttons that let a trainer that has ended go on. */
+  show(trainers, retryOf) {
     const live = trainers.filter((trainer) => !ENDED.has(trainer.state)).sort((a, b) => a.submitted_at - b.submitted_at);
     const past = trainers.filter((trainer) => ENDED.has(trainer.state)).sort((a, b) => (b.ended_at ?? 0) - (a.ended_at ?? 0));
     const shown = new Set(live.toSorted((a, b) => Number(b.nodes.length > 0) - Number(a.nodes.length > 0)).slice(0, LIVE_CARDS));
-    this.#showCards([...live.filter((view) => shown.has(view)), ...past.slice(0, ENDED_CARDS)]);
+    this.#showCards([...live.filter((view) => shown.has(view)), ...past.slice(0, ENDED_CARDS)], retryOf);
     byId("more-trainers").hidden = live.length <= LIVE_CARDS;
     setText(byId("more-trainers").firstChild, `All ${count(live.length)} live trainers as a table; here are ${LIVE_CARDS}`);
     this.#showTable(past.slice(ENDED_CARDS));
@@ -61,7 +62,7 @@ export class Trainers {
     }
   }
 
-  #showCards(views) {
+  #showCards(views, retryOf) {
     for (const [id, card] of this.#cards) {
       if (!views.some((view) => view.id === id)) {
         card.element.remove();
@@ -73,7 +74,7 @@ export class Trainers {
     views.forEach((view, i) => {
       const card = this.#cards.get(view.id) ?? new Card(view);
       this.#cards.set(view.id, card);
-      card.show(view);
+      card.show(view, retryOf(view));
       if (this.root.children[i] !== card.element) this.root.insertBefore(card.element, this.root.children[i] ?? null);
     });
   }
@@ -107,6 +108,7 @@ export class Card {
     this.done = h("p", { class: "done" });
     this.tags = h("p", { class: "chips", hidden: "" });
     this.message = h("p", { class: "message" });
+    this.ways = h("p", { class: "ways buttons" });
     this.facts = h("dl", { class: "facts" });
     this.charts = charts;
     this.times = new Times();
@@ -115,7 +117,7 @@ export class Card {
       "article",
       { class: `trainer panel ${tone(view.name)}`, "data-trainer": view.id },
       h("header", {}, h("h3", {}, this.name), this.badge, this.size),
-      this.progress, this.done, this.tags, this.message, this.charts.element, this.times.element, this.facts, this.reason,
+      this.progress, this.done, this.tags, this.message, this.ways, this.charts.element, this.times.element, this.facts, this.reason,
     );
   }
 
@@ -127,7 +129,8 @@ export class Card {
     return !this.view.is_private && this.charts.inView && this.#seriesOf !== this.#moment();
   }
 
-  show(view) {
+  /** `buttons`: what one may do to a trainer that has ended. */
+  show(view, buttons = []) {
     this.view = view;
     setText(this.name, view.name);
     setText(this.badge, view.status);
@@ -140,7 +143,11 @@ export class Card {
     const wrong = prose(ENDED.has(view.state) ? view.message : view.condition);
     setText(this.message, wrong);
     this.message.hidden = !wrong;
-    this.message.classList.toggle("failure", view.state === "failed" || view.state === "diverged");
+    const isFailure = view.state === "failed" || view.state === "diverged";
+    this.message.classList.toggle("failure", isFailure);
+    const log = isFailure && !view.is_private ? [link("Its log", address(["trainers", view.id], { log: "open" }))] : [];
+    setChildren(this.ways, [log.length, buttons.length], () => [...buttons, ...log]);
+    this.ways.hidden = log.length + buttons.length === 0;
     this.message.classList.toggle("condition", !ENDED.has(view.state));
     this.charts.element.hidden = view.started_at === null || view.is_private;
     this.charts.showNow(view);
