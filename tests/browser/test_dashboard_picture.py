@@ -85,6 +85,28 @@ class TestOverview:
         """
         assert opened.driver.execute_async_script(script) == [50, 2500, None]
 
+    def test_the_axis_of_a_phone_has_several_times(self, opened: Page) -> None:
+        script = """
+            import("/static/js/geometry.js").then(({ ticks }) => arguments[0](
+                [180, 600, 3600, 86400, 604800].map((span) => ticks(1000, 1000 + span, 300).moments.length)));
+        """
+        assert min(opened.driver.execute_async_script(script)) > 3
+
+    def test_numbers_of_a_column_have_as_many_decimals(self, opened: Page) -> None:
+        script = """
+            import("/static/js/format.js").then((format) => arguments[0]([
+                ...[[0.5, 0.0216, null], [2.5, 0.00012], [1234.5, 2]].map((column) => format.decimals(column)),
+                [0.5, 0.83, 2, 9.999].map(format.duration),
+                format.metricColumn("acc", [0.5, null]),
+                format.metricName("reconstruction_mse"),
+            ]));
+        """
+        plain, mixed, great, times, shares, name = opened.driver.execute_async_script(script)
+        assert plain == ["0.5000", "0.0216", "–"]
+        assert (mixed, great) == (["2.5", "0.00012"], ["1,235", "2"])
+        assert [time.replace("\u202f", " ") for time in times] == ["0.50 s", "0.83 s", "2 s", "10 s"]
+        assert (shares[1], name) == ("–", "Reconstruction MSE")
+
     def test_a_number_stays_beside_its_unit(self, opened: Page) -> None:
         script = """
             import("/static/js/format.js").then(({ prose }) => arguments[1](prose(arguments[0])));

@@ -3,15 +3,16 @@
 const ROW_HEIGHTS = [[12, 24], [24, 19], [64, 13], [256, 8], [Infinity, 5]];
 const TICK_STEPS_S = [5, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 2 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400];
 const CHARACTER_PX = 6.6;
+const LABEL_GAP_PX = 24;
 
 export function rowHeight(numNodes) {
   return ROW_HEIGHTS.find(([most]) => numNodes <= most)[1];
 }
 
-/** Round points in time for the axis, far enough apart for their labels. */
+/** Round points in time for the axis, far enough apart for their labels, which have seconds where points are less than a minute apart. */
 export function ticks(from, to, widthPx) {
-  const most = Math.max(2, Math.floor(widthPx / 90));
-  const step = TICK_STEPS_S.find((candidate) => (to - from) / candidate <= most) ?? TICK_STEPS_S.at(-1);
+  const room = (step) => (step * widthPx) / (to - from) - LABEL_GAP_PX;
+  const step = TICK_STEPS_S.find((candidate) => room(candidate) >= labelWidth(candidate < 60 ? "00:00:00" : "00:00")) ?? TICK_STEPS_S.at(-1);
   const moments = [];
   for (let at = Math.ceil(from / step) * step; at <= to + step; at += step) moments.push(at);
   return { step, moments };

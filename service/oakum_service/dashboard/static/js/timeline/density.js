@@ -63,16 +63,15 @@ export class Density {
     const context = this.canvas.getContext("2d");
     const picture = context.createImageData(columns, bands.length);
     const palette = USES.map((use) => rgb(this.canvas, `--${use}`));
-    const ground = rgb(this.canvas, "--ground");
     bands.forEach((band, y) => {
       for (let x = 0; x < columns; x++) {
         const shares = USES.map((use) => shareOf(band, use, x));
-        const rest = Math.max(0, 1 - shares.reduce((sum, share) => sum + share, 0));
+        const known = shares.reduce((sum, share) => sum + share, 0);
         const at = 4 * (y * columns + x);
         for (let part = 0; part < 3; part++) {
-          picture.data[at + part] = rest * ground[part] + shares.reduce((sum, share, use) => sum + share * palette[use][part], 0);
+          picture.data[at + part] = shares.reduce((sum, share, use) => sum + share * palette[use][part], 0) / (known || 1);
         }
-        picture.data[at + 3] = 255;
+        picture.data[at + 3] = 255 * Math.min(1, known);
       }
     });
     context.putImageData(picture, 0, 0);

@@ -15,7 +15,7 @@ const RIGHT_PX = 6;
 const BEFORE_PX = 20;
 const NAME_ROOM_PX = [64, 132];
 const MOST_ELEMENTS = 700;
-const NOW_LABEL_PX = 46;
+const LABEL_GAP_PX = 8;
 /** Share of the window that is drawn beyond its borders. */
 const BESIDE = 0.5;
 
@@ -83,7 +83,7 @@ export class Picture {
     this.pending = [];
     this.#drawBars(marks, height, now, bars, forecast);
     const cut = s("g", { "clip-path": "url(#shown)" }, this.sliding, this.labels);
-    this.plot.replaceChildren(this.#definitions(height), this.#names(), cut);
+    this.plot.replaceChildren(this.#definitions(height), cut, this.#names());
     this.moved = 0;
     this.#showWholeTimes();
     this.mark(this.marked);
@@ -276,10 +276,8 @@ export class Picture {
     this.axisSliding = s("g");
     const nowX = this.#x(now);
     const label = step >= 86400 ? day : (at) => clock(at, step < 60);
-    this.times = moments.filter((at) => Math.abs(this.#x(at) - nowX) >= NOW_LABEL_PX).map((at) => {
-      const x = this.#x(at);
-      return { x, half: labelWidth(label(at)) / 2, text: s("text", { x: x.toFixed(1), y: 16 }, label(at)) };
-    });
+    const times = moments.map((at) => ({ x: this.#x(at), half: labelWidth(label(at)) / 2, text: s("text", { x: this.#x(at).toFixed(1), y: 16 }, label(at)) }));
+    this.times = times.filter(({ x, half }) => Math.abs(x - nowX) >= half + labelWidth("now") / 2 + LABEL_GAP_PX);
     this.axisSliding.append(...this.times.map(({ text }) => text));
     this.axisSliding.append(s("text", { class: "now-name", x: nowX.toFixed(1), y: 16 }, "now"));
     const room = s("clipPath", { id: "axis-room" }, s("rect", { x: this.left - BEFORE_PX, y: 0, width: this.width + BEFORE_PX + RIGHT_PX, height: AXIS_PX }));
