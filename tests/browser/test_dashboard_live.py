@@ -199,6 +199,8 @@ class TestKeepingUp:
         cluster.extra_trainers.append(view_of(cluster, "new", **failed))
         cluster.publish("trainer.failed", "new", "failed before its first step")
         living.wait(lambda: "failed before its first step" in living.texts(".event")[0], "the event")
+        assert living.texts(".event.mood-bad .kind") == ["Trainer failed"]
+        assert living.attributes(".event.mood-bad .kind", "title") == {"trainer.failed"}
         living.wait(
             lambda: living.texts("[data-trainer=t-new] .message") == ["it cannot be built"], "the new card"
         )
@@ -214,7 +216,7 @@ class TestKeepingUp:
         written = {"name": CODE, "reason": CODE, "condition": CODE, "message": CODE}
         cluster.extra_trainers.append(view_of(cluster, "code", **written, state=TrainerState.WAITING))
         cluster.publish("trainer.waiting", CODE, CODE)
-        living.wait(lambda: CODE in living.texts(".event")[0], "the event's text")
+        living.wait(lambda: CODE in "".join(living.texts(".event.mood-warn")), "the event's text")
         card = "[data-trainer=t-code] "
         living.wait(lambda: living.texts(card + "h3") == [CODE], "the card")
         assert living.texts(card + ".message") == living.texts(card + ".reason") == [CODE]

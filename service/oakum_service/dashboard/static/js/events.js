@@ -6,6 +6,13 @@ import { lately } from "./format.js";
 import { serviceNow } from "./time.js";
 
 const KEPT = 200;
+/** Kinds whose words are not those of their code. */
+const WORDS = { "node.hole": "Node idle", "node.foreground": "Node taken", "trainer.unpaused": "Pause ended", "generation.formed": "Nodes changed" };
+const MOODS = {
+  good: ["running", "finished", "resumed", "answers"],
+  warn: ["waiting", "paused", "held", "cancelling", "cancelled", "warning", "avoided", "unavailable", "stopping"],
+  bad: ["failed", "diverged", "crashed", "lost", "silent"],
+};
 
 export class EventFeed {
   #newest = null;
@@ -49,11 +56,20 @@ export class EventFeed {
 
 export function item(event) {
   const moment = new Date(event.at * 1000);
-  const [group] = event.kind.split(".");
   return h(
     "div",
-    { class: `event about-${group}`, "data-event": event.id },
+    { class: `event mood-${moodOf(event.kind)}`, "data-event": event.id },
     h("time", { datetime: moment.toISOString(), title: moment.toUTCString() }, lately(event.at, serviceNow())),
-    h("p", {}, h("span", { class: "kind" }, event.kind), " ", h("strong", {}, event.subject), " ", event.message),
+    h("p", {}, h("span", { class: "kind", title: event.kind }, wordsOf(event.kind)), " ", h("strong", {}, event.subject), " ", event.message),
   );
+}
+
+/** What a kind such as "fragment.left" is called. */
+function wordsOf(kind) {
+  return WORDS[kind] ?? `${kind.charAt(0).toUpperCase()}${kind.slice(1).replaceAll(/[._]/g, " ")}`;
+}
+
+function moodOf(kind) {
+  const what = kind.split(".").at(-1);
+  return Object.keys(MOODS).find((mood) => MOODS[mood].includes(what)) ?? "none";
 }
