@@ -25,7 +25,6 @@ export const CHARTS = [
   },
   {
     name: "Size",
-    unit: "nodes",
     of: (point) => point.nodes,
     say: (view) => nodes(view.nodes.length),
     ticks: "d",
@@ -80,7 +79,7 @@ export class Charts {
       const age = h("small", { class: "age" });
       const hint = h("small");
       const area = h("div", { class: "chart" });
-      const figure = h("figure", { hidden: chart.isOptional ? "" : null }, h("figcaption", {}, h("span", {}, chart.unit ? `${chart.name}, ${chart.unit}` : chart.name, " ", hint), h("span", {}, age, " ", value)), area);
+      const figure = h("figure", { hidden: chart.isOptional ? "" : null }, h("figcaption", {}, h("span", {}, chart.name, " ", hint), h("span", {}, age, " ", value)), area);
       return { chart, value, age, hint, area, figure };
     });
     this.whole = button("Whole time", () => axis.choose(null), { class: "button whole-time", hidden: "" });

@@ -6,7 +6,7 @@ import { button, input, link } from "./controls.js";
 import { h, setChildren, setText } from "./dom.js";
 import { csvOf, save } from "./downloads.js";
 import { notLoaded } from "./faults.js";
-import { count, decimal, duration, metric as written, rate } from "./format.js";
+import { count, decimals, duration, metricColumn, rate } from "./format.js";
 import { address } from "./router.js";
 import { tagsOf } from "./tags.js";
 import { serviceNow } from "./time.js";
@@ -266,8 +266,9 @@ export class CompareView {
       );
       return h("th", { scope: "col", class: write ? "number" : "", "aria-sort": title === sortedBy ? (this.isDown ? "descending" : "ascending") : null }, sort);
     });
-    const rows = runs.map((run) =>
-      h("tr", {}, ...columns.map(([, of, write], i) => (i ? h("td", { class: write ? "number" : "" }, of(run) === null ? "–" : (write ?? String)(of(run))) : h("th", { scope: "row" }, link(run.view.name, address(["trainers", run.view.id])))))),
+    const texts = columns.map(([, of, write = each(String)]) => write(runs.map(of)));
+    const rows = runs.map((run, row) =>
+      h("tr", {}, ...columns.map(([, , write], i) => (i ? h("td", { class: write ? "number" : "" }, texts[i][row]) : h("th", { scope: "row" }, link(run.view.name, address(["trainers", run.view.id])))))),
     );
     return h("table", {}, h("caption", { class: "for-readers" }, "Trainers compared"), h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows));
   }
@@ -298,22 +299,24 @@ function lossesOf({ points }) {
   return points.map(({ loss, loss_min: least }) => least ?? loss).filter((loss) => loss !== null);
 }
 
-/** The table's columns: title, the value that is sorted by, and how it is written. */
+const each = (write) => (values) => values.map((value) => (value === null ? "–" : write(value)));
+
+/** The table's columns: title, the value that is sorted by, and how all of them are written. */
 function columnsOf(metrics) {
   return [
     ["Trainer", ({ view }) => view.name],
     ["State", ({ view }) => view.status],
     ["Tags", ({ view }) => tagsOf(view).join(", ") || null],
-    ["Steps", ({ view }) => view.step, count],
-    ["Samples", ({ view }) => view.samples, count],
-    ["Loss", ({ view }) => view.loss, decimal],
-    ["Least loss", (run) => bestOf("loss", lossesOf(run)), decimal],
-    ...metrics.map((name) => [`Best ${name}`, ({ evaluations }) => bestOf(name, evaluations.map(({ metrics: values }) => values[name])), (value) => written(name, value)]),
-    ["Samples/s", ({ view }) => view.samples_per_s, rate],
-    ["Node-hours", ({ points }) => (points.length ? nodeHours(points).at(-1) : null), (hours) => hours.toFixed(2)],
-    ["Time", ({ view }) => (view.started_at === null ? null : (view.ended_at ?? serviceNow()) - view.started_at), (seconds) => duration(Math.round(seconds))],
-    ["Nodes", ({ view }) => view.nodes.length, count],
-    ["Rescales", ({ view }) => view.rescales, count],
+    ["Steps", ({ view }) => view.step, each(count)],
+    ["Samples", ({ view }) => view.samples, each(count)],
+    ["Loss", ({ view }) => view.loss, decimals],
+    ["Least loss", (run) => bestOf("loss", lossesOf(run)), decimals],
+    ...metrics.map((name) => [`Best ${name}`, ({ evaluations }) => bestOf(name, evaluations.map(({ metrics: values }) => values[name])), (values) => metricColumn(name, values)]),
+    ["Samples/s", ({ view }) => view.samples_per_s, each(rate)],
+    ["Node-hours", ({ points }) => (points.length ? nodeHours(points).at(-1) : null), each((hours) => hours.toFixed(2))],
+    ["Time", ({ view }) => (view.started_at === null ? null : (view.ended_at ?? serviceNow()) - view.started_at), each((seconds) => duration(Math.round(seconds)))],
+    ["Nodes", ({ view }) => view.nodes.length, each(count)],
+    ["Rescales", ({ view }) => view.rescales, each(count)],
   ];
 }
 

@@ -17,6 +17,14 @@ export function decimal(number, digits = 4) {
   return size >= 1000 ? count(number) : String(Number(number.toPrecision(digits)));
 }
 
+/** The numbers of one column, all with as many decimals as give the greatest its digits; each by itself where that hides one. */
+export function decimals(numbers, digits = 4) {
+  const sizes = numbers.filter((number) => Number.isFinite(number) && number !== 0).map(Math.abs);
+  const places = Math.max(0, digits - 1 - Math.floor(Math.log10(Math.max(...sizes, 1e-9))));
+  const isPlain = sizes.every((size) => size < 1e6 && size >= 10 ** (1 - places)) && places <= 2 * digits;
+  return numbers.map((number) => (isPlain && Number.isFinite(number) && Math.abs(number) < 1000 ? number.toFixed(places) : decimal(number, digits)));
+}
+
 export function rate(samplesPerS) {
   if (samplesPerS === null || samplesPerS === undefined) return NONE;
   return samplesPerS >= 100 ? count(samplesPerS) : decimal(samplesPerS, 3);
@@ -28,14 +36,28 @@ export function percent(fraction, digits = 0) {
 
 /** Formats a metric of an evaluation; shares, such as an accuracy, as percentages. */
 export function metric(name, value) {
-  return /acc|precision|recall|f1|auc/i.test(name) && value >= 0 && value <= 1 ? percent(value, 1) : decimal(value);
+  return isShare(name, value) ? percent(value, 1) : decimal(value);
 }
+
+/** A column of one metric's values, null where it has none. */
+export function metricColumn(name, values) {
+  const isOfShares = values.every((value) => value === null || isShare(name, value));
+  return isOfShares ? values.map((value) => percent(value, 1)) : decimals(values);
+}
+
+/** A metric's name in words, such as "Reconstruction MSE". */
+export function metricName(name) {
+  const words = name.replaceAll("_", " ").replaceAll(/\b(mse|rmse|mae|bleu|auc|f1)\b/gi, (short) => short.toUpperCase());
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+const isShare = (name, value) => /acc|precision|recall|f1|auc/i.test(name) && value >= 0 && value <= 1;
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return NONE;
   if (seconds > 0 && seconds < 1e-3) return `< 1${NARROW}ms`;
   if (seconds > 0 && seconds < 0.1) return `${Number((1000 * seconds).toPrecision(2))}${NARROW}ms`;
-  if (seconds < 10) return `${Number(Math.max(seconds, 0).toPrecision(seconds < 1 ? 2 : 3))}${NARROW}s`;
+  if (seconds < 9.995) return `${Number.isInteger(seconds) ? Math.max(seconds, 0) : seconds.toFixed(2)}${NARROW}s`;
   const whole = Math.round(seconds);
   if (whole < 60) return `${whole}${NARROW}s`;
   if (whole < 3600) return `${Math.floor(whole / 60)}${NARROW}min ${pad(whole % 60)}${NARROW}s`;

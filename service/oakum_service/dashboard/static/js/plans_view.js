@@ -5,7 +5,7 @@ import { button, input, link, valuesOf } from "./controls.js";
 import { h, setChildren, table } from "./dom.js";
 import { forgetDraft, keepDraft, restoreDraft } from "./drafts.js";
 import { FieldFaults, Unusable, told } from "./faults.js";
-import { count, decimal, duration, moment, prose } from "./format.js";
+import { count, decimals, duration, moment, prose } from "./format.js";
 import { address } from "./router.js";
 
 const SHOWN = 100;
@@ -55,7 +55,7 @@ export class PlansView {
   async refresh() {
     const { plans } = await this.api.get(`v1/plans?limit=${SHOWN}`);
     setChildren(this.list, plans.map(({ id }) => id), () => [
-      plans.length ? table("Plans, newest first", COLUMNS, plans.map(row)) : h("p", { class: "empty" }, "No plan yet: the first is made when a trainer waits and a node is idle."),
+      plans.length ? table("Plans, newest first", COLUMNS, rowsOf(plans)) : h("p", { class: "empty" }, "No plan yet: the first is made when a trainer waits and a node is idle."),
     ]);
   }
 
@@ -148,9 +148,14 @@ export class PlansView {
 
 const listed = (text) => text.split(/[\s,]+/).filter(Boolean);
 
-function row(plan) {
+function rowsOf(plans) {
+  const values = decimals(plans.map(({ value }) => value));
+  return plans.map((plan, i) => row(plan, values[i]));
+}
+
+function row(plan, value) {
   const granted = plan.allocations.reduce((sum, { nodes }) => sum + nodes.length, 0);
-  return [link(`Plan ${plan.id}`, address(["plans", plan.id])), moment(plan.made_at), count(granted), plan.objective, decimal(plan.value), plan.unit, plan.look_ahead_s > 0 ? duration(plan.look_ahead_s) : "–", prose(plan.quality), duration(plan.solve_s), plan.solver];
+  return [link(`Plan ${plan.id}`, address(["plans", plan.id])), moment(plan.made_at), count(granted), plan.objective, value, plan.unit, plan.look_ahead_s > 0 ? duration(plan.look_ahead_s) : "–", prose(plan.quality), duration(plan.solve_s), plan.solver];
 }
 
 function outcomeOf(view) {

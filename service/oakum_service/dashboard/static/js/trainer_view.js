@@ -6,7 +6,7 @@ import { link } from "./controls.js";
 import { h, setChildren, setText, table } from "./dom.js";
 import { downloads } from "./downloads.js";
 import { notLoaded } from "./faults.js";
-import { count, decimal, metric, moment, percent, prose, rate } from "./format.js";
+import { count, metric, metricColumn, metricName, moment, percent, prose, rate } from "./format.js";
 import { Log } from "./log.js";
 import { NodeUse } from "./node_use.js";
 import { address } from "./router.js";
@@ -130,12 +130,11 @@ function sizesOf({ measured_rates: rates }) {
 function evaluationsOf(evaluations, best) {
   if (evaluations.length === 0) return null;
   const names = [...new Set(evaluations.flatMap(({ metrics }) => Object.keys(metrics)))];
-  const columns = [["Step", "number"], ["At", ""], ...names.map((name) => [name, "number"])];
-  const rows = evaluations.toReversed().map(({ step, at, metrics }) => {
-    const values = names.map((name) => (name in metrics ? metric(name, metrics[name]) : "–"));
-    return [`${count(step)}${best?.step === step ? " (best)" : ""}`, moment(at)].concat(values);
-  });
-  const chosen = best === null ? [] : [h("p", {}, `Best ${best.metric}: ${decimal(best.value)} at step ${count(best.step)}.`)];
+  const columns = [["Step", "number"], ["At", ""], ...names.map((name) => [metricName(name), "number"])];
+  const newest = evaluations.toReversed();
+  const values = names.map((name) => metricColumn(name, newest.map((each) => each.metrics[name] ?? null)));
+  const rows = newest.map(({ step, at }, i) => [`${count(step)}${best?.step === step ? " (best)" : ""}`, moment(at)].concat(values.map((column) => column[i])));
+  const chosen = best === null ? [] : [h("p", {}, `Best ${metricName(best.metric)}: ${metric(best.metric, best.value)} at step ${count(best.step)}.`)];
   return [...chosen, scrolling("Evaluations", table("Evaluations", columns, rows))];
 }
 

@@ -5,7 +5,7 @@ import { Charts } from "./charts.js";
 import { link } from "./controls.js";
 import { byId, h, setChildren, setText, table } from "./dom.js";
 import { notLoaded } from "./faults.js";
-import { count, decimal, duration, lately, metric, nodes, percent, prose } from "./format.js";
+import { count, decimal, decimals, duration, lately, metric, metricName, nodes, percent, prose } from "./format.js";
 import { address } from "./router.js";
 import { chips, tagsOf } from "./tags.js";
 import { serviceNow } from "./time.js";
@@ -82,12 +82,13 @@ export class Trainers {
   #showTable(views) {
     this.ended.hidden = views.length === 0;
     setText(byId("ended-summary"), `${count(views.length)} more ended`);
-    const rows = views.map((view) => [
+    const losses = decimals(views.map(({ loss }) => loss));
+    const rows = views.map((view, i) => [
       link(view.name, address(["trainers", view.id])),
       view.state,
       view.ended_at === null ? "–" : lately(view.ended_at, serviceNow()),
       count(view.step),
-      decimal(view.loss),
+      losses[i],
       view.message,
     ]);
     setChildren(byId("ended-table"), views.map(({ id, state }) => [id, state]), () => [table("Ended trainers", ENDED_COLUMNS, rows)]);
@@ -217,7 +218,7 @@ function allowed({ sizes, min_nodes: least, max_nodes: most }) {
 function factsOf(view) {
   const live = !ENDED.has(view.state);
   return [
-    ...Object.entries(view.metrics).map(([name, value]) => [sentence(name), metric(name, value)]),
+    ...Object.entries(view.metrics).map(([name, value]) => [metricName(name), metric(name, value)]),
     ["Batch", `${count(view.global_batch ?? view.spec.global_batch)} samples`],
     ...(view.learning_rate === null ? [] : [["Learning rate", decimal(view.learning_rate)]]),
     ...(view.is_private ? [["User", `${view.user ?? "unknown"}, who alone sees losses and errors`]] : []),
@@ -288,11 +289,6 @@ function sizesUsed({ steps_at_size: steps }) {
   if (sizes.length === 0) return [];
   const [least, most] = [Math.min(...sizes), Math.max(...sizes)];
   return [["Sizes used", least === most ? nodes(most) : `${least} to ${nodes(most)}`]];
-}
-
-function sentence(name) {
-  const words = name.replaceAll("_", " ");
-  return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
 function noTrainers() {

@@ -4,7 +4,7 @@ import { mayChange } from "./actions.js";
 import { ask, button, link } from "./controls.js";
 import { focusInstead, h, setText } from "./dom.js";
 import { told } from "./faults.js";
-import { count, decimal, duration, percent, prose, rate } from "./format.js";
+import { count, decimals, duration, percent, prose, rate } from "./format.js";
 import { Listing } from "./listing.js";
 import { address } from "./router.js";
 import { SavedViews } from "./saved_views.js";
@@ -34,6 +34,8 @@ export class TrainersView {
   title = "Trainers";
   #known = new TrainerList();
   #rows = [];
+  /** Trainer's id -> its loss as it is written. */
+  #losses = new Map();
   #chosen = new Set();
 
   constructor({ api, me, parts, query, refresh }) {
@@ -74,6 +76,8 @@ export class TrainersView {
     this.#rows = await this.#known.refresh(this.api);
     const live = new Set(this.#rows.filter(isLive).map(({ id }) => id));
     for (const id of this.#chosen) if (!live.has(id)) this.#chosen.delete(id);
+    const losses = decimals(this.#rows.map(({ loss }) => loss));
+    this.#losses = new Map(this.#rows.map(({ id }, i) => [id, losses[i]]));
     this.list.show(this.#rows);
     this.#showChosen();
   }
@@ -92,7 +96,7 @@ export class TrainersView {
       number("rate", "Samples/s", ({ samples_per_s: known }) => known, rate),
       number("left", "Time left", timeLeft, (seconds) => duration(Math.round(seconds))),
       number("age", "Age", ({ submitted_at: at }) => serviceNow() - at, (seconds) => duration(Math.round(Math.max(0, seconds)))),
-      number("loss", "Loss", ({ loss }) => loss, decimal),
+      { key: "loss", title: "Loss", kind: "number", of: ({ loss }) => loss, shown: ({ id }) => this.#losses.get(id) },
       { key: "tags", title: "Tags", kind: "", of: (row) => tagsOf(row).join(", ") || null, shown: (row) => (tagsOf(row).length ? { key: tagsOf(row), make: () => h("span", { class: "chips" }, ...chips(tagsOf(row))) } : "–") },
       { key: "wrong", title: "What is wrong", kind: "sentence", of: (row) => prose(ENDED.has(row.state) ? row.message : row.condition) || null },
     ];
