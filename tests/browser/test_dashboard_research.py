@@ -220,7 +220,10 @@ class TestResearch:
         self, page: ServicePage
     ) -> None:
         page.go("submit")
-        page.wait(lambda: page.shows("#field-slots_per_fragment"), "the field, without opening more fields")
+        page.wait(lambda: page.shows("#field-name"), "the form")
+        assert not page.shows("#field-slots_per_fragment")
+        page.click("#spec-form summary")
+        page.wait(lambda: page.shows("#field-slots_per_fragment"), "the first of more fields")
         spec = small_spec("slotted", epochs=10, max_nodes=2)
         for name in ("name", "entrypoint", "workdir", "global_batch", "epochs", "max_nodes"):
             page.fill(name, str(getattr(spec, name)))

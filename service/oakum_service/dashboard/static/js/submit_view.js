@@ -15,7 +15,7 @@ const DRAFT = "submit";
 const OF_THE_TEXT = new Set([400, 422]);
 const FIRST = [
   ["name", "Name", "1 to 63 lower-case letters, digits and hyphens, with a letter or digit first and last; no other live trainer may have it."],
-  ["entrypoint", "Entrypoint", "module:function that returns the task, such as tasks.digits:task; or give a script below."],
+  ["entrypoint", "Entrypoint", "The function of your code that makes the task to train, as module:function: tasks.digits:task is task() in tasks/digits.py. Or give a script, which is among the further fields."],
   ["workdir", "Folder of the code", "On the service's machine and on all nodes."],
   ["arguments", "Arguments", 'For the function, such as {"width": 64}.'],
   ["global_batch", "Samples in a step", "Over all nodes; it stays the same when nodes come and go."],
@@ -23,6 +23,9 @@ const FIRST = [
   ["min_nodes", "Fewest nodes", ""],
   ["max_nodes", "Most nodes", ""],
   ["sizes", "Numbers of nodes", 'The only ones that it can train on, such as 1, 2, 4, 8; powers_of_two, or any.'],
+];
+/** Fields with a title that few trainers need. */
+const SELDOM = [
   ["slots_per_fragment", "Slots in a fragment", "Where nodes are given in parts: how many slots, such as GPUs, of one node are taken together, node for all of one, or auto for what suits the jobs here and the model. Numbers of nodes then count slots."],
   ["priority", "Priority", "Trainers of a higher priority choose first; above 0 for administrators."],
   ["weight", "Weight", "How much a node is worth here, beside others' 1; above 0."],
@@ -74,9 +77,10 @@ export class SubmitView {
   async #make() {
     const { components } = await this.api.get("openapi.json");
     const { properties, required } = components.schemas.TrainerSpec;
-    const known = new Set(FIRST.map(([name]) => name));
-    const first = FIRST.filter(([name]) => name in properties).map(([name, label, hint]) => this.#field(name, properties[name], required, label, hint));
-    const others = Object.keys(properties).filter((name) => !known.has(name)).map((name) => this.#field(name, properties[name], required));
+    const known = new Set([...FIRST, ...SELDOM].map(([name]) => name));
+    const unnamed = Object.keys(properties).filter((name) => !known.has(name)).map((name) => [name]);
+    const fieldsOf = (fields) => fields.filter(([name]) => name in properties).map(([name, label, hint]) => this.#field(name, properties[name], required, label, hint));
+    const [first, others] = [fieldsOf(FIRST), fieldsOf([...SELDOM, ...unnamed])];
     this.form.append(
       h("div", { class: "spec-fields" }, ...first),
       h("details", {}, h("summary", {}, `${count(others.length)} more fields`), h("div", { class: "spec-fields" }, ...others)),
