@@ -95,7 +95,7 @@ function bars(trend, most) {
     "table",
     { class: "trend" },
     h("caption", { class: "for-readers" }, "Delays by period"),
-    h("thead", {}, h("tr", {}, ...["From", "Jobs", "Median", "p99", "Longest"].map((title, i) => h("th", { scope: "col", class: i && i < 5 ? "number" : "" }, title)), h("th", { scope: "col", class: "wide" }, `Longest, up to ${duration(most)}`))),
+    h("thead", {}, h("tr", {}, ...["Period from", "Jobs", "Median wait", "p99", "Longest"].map((title, i) => h("th", { scope: "col", class: i ? "number" : "" }, title)), h("td", { class: "wide", "aria-hidden": "true" }))),
     h(
       "tbody",
       {},
