@@ -35,7 +35,7 @@ export class CompareView {
   constructor({ api, query }) {
     this.api = api;
     this.#read(query);
-    this.find = h("input", { type: "search", id: "field-find", placeholder: "name, user, state or tag", "aria-label": "Find trainers", autocomplete: "off" });
+    this.find = h("input", { type: "search", id: "field-find", placeholder: "name, user, state or tag", "aria-label": "Search trainers", autocomplete: "off" });
     this.choices = h("div", { class: "choices", role: "group", "aria-label": "Trainers to compare" });
     this.axisChoice = input({ name: "by", label: "Over", choices: AXES.map(([, text]) => text), value: AXES.find(([name]) => name === this.axis)[1] });
     this.metricChoice = h("select", { id: "field-metric" });
@@ -55,7 +55,7 @@ export class CompareView {
       "section",
       { class: "view" },
       h("div", { class: "view-head" }, h("h2", { tabindex: -1 }, "Compare trainers")),
-      h("section", { class: "panel part" }, h("div", { class: "what-if" }, h("div", { class: "field" }, h("label", { for: "field-find" }, "Find"), this.find)), this.choices, this.fewer),
+      h("section", { class: "panel part" }, h("div", { class: "what-if" }, h("div", { class: "field" }, h("label", { for: "field-find" }, "Search"), this.find)), this.choices, this.fewer),
       h("section", { class: "panel part" }, h("div", { class: "what-if" }, h("div", { class: "field" }, h("label", { for: "field-metric" }, "Show"), this.metricChoice), this.axisChoice, ...this.saves, this.said), this.none, this.state, this.chart, this.notes, this.table),
     );
     dark.addEventListener("change", () => this.#showChart(this.#shown));

@@ -14,7 +14,7 @@ const COLUMNS = [
   { key: "state", title: "State", kind: "", of: stateOf },
   { key: "for", title: "For", kind: "number", of: ({ age }) => age, shown: ({ age }) => duration(Math.round(age)) },
   { key: "used", title: "Used by", kind: "", of: usedBy, shown: userOf },
-  { key: "left", title: "Hole expected to last", kind: "number", of: ({ left }) => left, shown: ({ left }) => (left === null ? "–" : `${duration(Math.round(left))} more`) },
+  { key: "left", title: "Expected to stay idle", kind: "number", of: ({ left }) => left, shown: ({ left }) => (left === null ? "–" : `${duration(Math.round(left))} more`) },
 ];
 
 const isHole = ({ state }) => state === "hole";

@@ -147,7 +147,7 @@ export class Picture {
       for (const fragment of known.fragments) fragments.push([fragment, place]);
     }
     for (const { interval, first, last } of blocks(foreground, rowOf)) {
-      const many = interval.count > 1 ? `${count(interval.count)} jobs and holes` : "";
+      const many = interval.count > 1 ? `${count(interval.count)} jobs and idle times` : "";
       this.#bar("foreground", interval, first, { "data-job": interval.job || null }, last - first + 1);
       const above = this.rows.slice(first, last + 1).flatMap(({ node }) => bars(node)?.fragments ?? []);
       this.#label(many || interval.name || interval.job, { ...interval, start_at: leftAt(above, interval, now) }, first, "job-name", last - first + 1);

@@ -1,4 +1,4 @@
-// What is told of a node at a moment: the job, hole or fragment there, for how long, and why it ended.
+// What is told of a node at a moment: the job, idle time or fragment there, for how long, and why it ended.
 
 import { h } from "../dom.js";
 import { count, duration, lately } from "../format.js";
@@ -45,7 +45,7 @@ export function linesAbout(node, at, now, bars, state) {
   const stretch = bars.stretches[place];
   const after = bars.stretches[place + 1];
   const fragment = bars.fragments.findLast(covers);
-  if (stretch?.count > 1) return [`${node}: ${count(stretch.count)} jobs and holes`, span(stretch, now), "zoom in to see each"];
+  if (stretch?.count > 1) return [`${node}: ${count(stretch.count)} jobs and idle times`, span(stretch, now), "zoom in to see each"];
   if (stretch?.state === "foreground") return [`${node}: foreground job ${stretch.job}`, stretch.name, span(stretch, now)];
   const ending = stretch?.end_at === null ? forecast(state, now) : endOf(after);
   if (fragment) return [...about(node, fragment, at, now), ...ending];
@@ -64,7 +64,7 @@ function about(node, fragment, at, now) {
 
 function endOf(after) {
   if (!after) return [];
-  if (after.state === "foreground") return [`the hole ended with foreground job ${after.job || "there"}`];
+  if (after.state === "foreground") return [`then came ${after.job ? `foreground job ${after.job}` : "a foreground job"}`];
   return after.state === "hole" ? [] : [`then the node was ${after.state}`];
 }
 
