@@ -195,7 +195,7 @@ export class Charts {
     const { range, whole } = this.axis;
     made.xaxis.range = range ?? whole;
     const isFirst = figure === this.figures.find(({ figure: { hidden } }) => !hidden);
-    setText(figure.hint, isFirst && made.shapes.length ? "dotted lines: its nodes change" : "");
+    setText(figure.hint, isFirst && made.shapes.length ? "dotted: its nodes change" : "");
     if (!this.zoomable) return made;
     made.xaxis.fixedrange = false;
     return { ...made, dragmode: "zoom", uirevision: range?.join() ?? "whole" };
