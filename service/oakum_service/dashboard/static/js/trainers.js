@@ -230,7 +230,7 @@ function factsOf(view) {
     ...(view.pace ? [["Step", stepCost(view.pace)]] : []),
     ["Rescales", count(view.rescales)],
     ["Nodes joined after its start", count(view.nodes_gained)],
-    ["Nodes taken back or lost", `${count(view.nodes_lost)}, not those that plans gave to others`],
+    ["Nodes taken by jobs or lost", count(view.nodes_lost)],
     ["Checkpoint", checkpoint(view)],
     ...(live && view.nodes.length ? [["Members, rank 0 first", shortened(view.nodes)]] : []),
     ...(view.warming.length ? [["Warming up", shortened(view.warming.map(({ node, launched_at: at }) => `${node} for ${ago(at)}`))]] : []),
