@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from oakum_service.api.schemas.trainers import TrainerView
 from oakum_service.states import TrainerState
 from oakum_worker.fragment.forking import node_has_accelerator
+from oakum_worker.spec import read_spec
 from processes import runs
 from receiver import Receiver
 from running_service import (
+    EXAMPLES,
     SEVERAL_STARTS_S,
     RunningService,
+    events_of,
     formed_messages,
     nodes_of_fragments,
     small_spec,
     state_of,
+    train_alone,
     wait_for_generation,
     wait_for_size,
     wait_for_steps,
@@ -108,6 +114,29 @@ def what_no_record_tells_of_is_ended(service: RunningService) -> None:
     client = service.start()
     wait_until("every orphan has ended", lambda: not service.ranks() and not service.agents())
     assert client.trainers().trainers == []
+
+
+def test_a_trainer_that_ends_while_no_service_runs_is_told_of_as_it_ended(
+    service: RunningService, tmp_path: Path
+) -> None:
+    spec = read_spec(EXAMPLES / "digits-classifier.yaml").model_copy(update={"epochs": 10, "max_nodes": 2})
+    gate = tmp_path / "gate"
+    paced = {"entrypoint": "paced_classifier:task", "arguments": {"gate": str(gate), "step_s": 1.0}}
+    client = service.start()
+    client.submit(spec.model_copy(update=paced))
+    wait_for_size(client, spec.name, 2)
+    service.kill()
+    gate.touch()
+    wait_until("its ranks have ended", lambda: not service.ranks())
+    assert len(service.agents()) == 2, "they have something to tell"
+    client = service.start()
+    wait_until("the service knows", lambda: state_of(client, spec.name).ended)
+    view, alone = client.trainer(spec.name), train_alone(spec, tmp_path)
+    assert (view.state, view.step) == (TrainerState.FINISHED, alone["steps"])
+    assert view.loss == pytest.approx(alone["loss"], abs=1e-3)
+    assert [each.step for each in client.evaluations(spec.name)] == [view.step // 2, view.step]
+    assert len(events_of(client, "fragment.launched")) == 2
+    wait_until("its agents leave", lambda: not service.agents())
 
 
 @pytest.mark.parametrize("victim", ["first", pytest.param("last", marks=pytest.mark.soak)])

@@ -160,20 +160,21 @@ def _record_progress(
         kept = ("metrics", "predicted_curve", "gain_together", "best")
         earlier = {name: getattr(last, name) for name in kept}
         unreported: dict[str, Any] = {key: old for key, old in earlier.items() if not getattr(progress, key)}
-        if progress.loss is None:
+        if progress.loss is None and not progress.final:
             unreported["loss"] = last.loss  # a rank that has finished no step yet knows no loss
         progress = progress.model_copy(update=unreported)
         if progress == last:
             return False
     _count_steps(session, trainer, last, progress)
     attempts.forgive(session, trainer, progress, now)
+    silent_s = 0.0 if trainer.account is None else trainer.account.silent_s(now)
     if (account := trainer.account) is not None:
         account = account.stepped(progress.generation, last.step if last is not None else 0, now)
         if fragment.id in trainer.members:
             account = account.turn_to(TimeUse.TRAINING, now)
         trainer.account = account
     trainer.progress = progress
-    _record_evaluations(session, trainer, () if last is None else last.evaluations, progress.evaluations, now)
+    _record_evaluations(session, trainer, last, progress, now, silent_s)
     if trainer.members:  # else its charts have fallen to 0 already: a rank that left reported late
         _record_point(session, trainer, progress, now)
     return True
@@ -193,13 +194,32 @@ def _record_point(session: Session, trainer: Trainer, progress: TrainingProgress
 
 
 def _record_evaluations(
-    session: Session, trainer: Trainer, recorded: Sequence[Evaluation], reported: Sequence[Evaluation], now: float
+    session: Session,
+    trainer: Trainer,
+    last: TrainingProgress | None,
+    progress: TrainingProgress,
+    now: float,
+    silent_s: float,
 ) -> None:
-    """Record the evaluations that are not among the known ones."""
-    for evaluation in reported:
-        if evaluation.metrics and evaluation not in recorded:
-            row = EvaluationRecord(trainer_id=trainer.id, step=evaluation.step, at=now, metrics=evaluation.metrics)
-            session.merge(row)
+    """Record the progress's evaluations that are not known, or gave something else before. `silent_s`: seconds of
+    training since the `last` progress was reported."""
+    known = () if last is None else last.evaluations
+    for evaluation in progress.evaluations:
+        if not evaluation.metrics or evaluation in known:
+            continue
+        before = session.get(EvaluationRecord, (trainer.id, evaluation.step))
+        if before is not None and before.metrics == evaluation.metrics:
+            continue  # known from an earlier rank 0
+        at = now - silent_s * _share_since(evaluation, 0 if last is None else last.step, progress.step)
+        row = EvaluationRecord(trainer_id=trainer.id, step=evaluation.step, at=at, metrics=evaluation.metrics)
+        session.merge(row)
+
+
+def _share_since(evaluation: Evaluation, first: int, newest: int) -> float:
+    """What share of the time in which the steps from `first` to `newest` were taken has passed since the
+    evaluation."""
+    steps = newest - max(first, evaluation.step)
+    return min(1.0, max(0, steps) / (newest - first)) if newest > first else 0.0
 
 
 def _count_steps(

@@ -65,6 +65,34 @@ class TestEvaluations:
             (40, began + 5.0, {"accuracy": 0.4}),
         ]
 
+    def test_those_of_one_report_stand_between_the_steps_that_it_tells_of(
+        self, trainer: ScriptedTrainer, sessions: Sessions
+    ) -> None:
+        """As after a while without a service, in which training went on."""
+        trainer.progress("a", 1, 20, 2)
+        trainer.turn()
+        began = trainer.now
+        trainer.progress("a", 1, 60, 2, evaluations=told((30, 0.3), (50, 0.5), (60, 0.6)))
+        trainer.turn(after_s=40.0)
+        assert [(step, at - began) for step, at, _ in evaluations(sessions)] == [
+            (30, 10.0),
+            (50, 30.0),
+            (60, 40.0),
+        ]
+
+    def test_one_that_another_rank_0_tells_of_again_keeps_its_time(
+        self, trainer: ScriptedTrainer, sessions: Sessions
+    ) -> None:
+        trainer.progress("a", 1, 30, 2, evaluations=told((20, 0.2), (30, 0.3)))
+        trainer.turn()
+        recorded = evaluations(sessions)
+        hand_over(trainer, 30)
+        trainer.progress("b", 2, 40, evaluations=told((40, 0.4)))
+        trainer.turn()
+        trainer.progress("b", 2, 45, evaluations=told((20, 0.2), (30, 0.3), (40, 0.4)))
+        trainer.turn(after_s=60.0)
+        assert evaluations(sessions)[:2] == recorded
+
     def test_one_that_is_repeated_after_a_loss_replaces_the_first(
         self, trainer: ScriptedTrainer, sessions: Sessions
     ) -> None:
@@ -101,6 +129,14 @@ class TestTheEnd:
         assert (
             trainer.view.message == "finished after 100 steps, loss 0.25, accuracy 0.5; it ended early: no better"
         )
+
+    def test_a_mean_over_earlier_steps_is_not_told_as_the_last_loss(self, trainer: ScriptedTrainer) -> None:
+        trainer.progress("a", 1, 99, 2, loss=0.5)
+        trainer.turn()
+        trainer.progress("a", 1, 100, 2, loss=None, final=True)
+        trainer.say("a", Phase.FINISHED)
+        trainer.turn()
+        assert trainer.view.message == "finished after 100 steps, accuracy 0.5"
 
     def test_it_is_there_when_rank_0_has_told_with_what(self, trainer: ScriptedTrainer) -> None:
         """Other ranks may be heard first, and a checkpoint may be heard of last."""

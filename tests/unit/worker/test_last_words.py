@@ -21,7 +21,7 @@ from oakum_worker.fragment.service_link import ServiceLink
 from oakum_worker.protocol import REPORT_INTERVAL, FragmentReport, Phase
 from waiting import wait_until
 
-LAST = FragmentReport(phase=Phase.FINISHED, sequence=7, pid=1, host="h")
+LAST = FragmentReport(phase=Phase.LEFT, sequence=7, pid=1, host="h")
 
 
 class Busy(ThreadingHTTPServer):
@@ -87,6 +87,16 @@ def test_a_service_that_does_not_hear_is_not_told_for_ever(service: Busy, monkey
     monkeypatch.setattr(service_link, "_LAST_WORDS_S", 0.1)
     link_to(service).stop(LAST, lambda: False)
     assert service.heard == []
+
+
+@pytest.mark.parametrize("service", [3], indirect=True)
+@each("phase", [Phase.FINISHED, Phase.FAILED])
+def test_how_training_has_ended_is_told_to_a_service_that_comes_back(
+    service: Busy, phase: Phase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_link, "_LAST_WORDS_S", 0.0)
+    link_to(service).stop(last := LAST.model_copy(update={"phase": phase}), lambda: False)
+    assert service.heard[-1:] == [last]
 
 
 def test_a_last_report_that_is_being_posted_is_not_posted_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,14 @@ def test_a_run_that_goes_on_in_another_process_gives_the_same_bits() -> None:
     assert digest(after) == digest(uninterrupted)
 
 
+def test_the_last_loss_is_known_where_another_process_has_taken_that_step() -> None:
+    before, after = build_loop(), build_loop()
+    assert before.last_loss is None
+    last = train(before, 4)[-1]
+    after.state.load_state_dict(copy.deepcopy(before.state.state_dict()))
+    assert after.last_loss == before.last_loss == last
+
+
 def test_a_loaded_state_is_not_shared_with_its_giver() -> None:
     giver, taker = build_loop(), build_loop(seed=1)
     train(giver, 2)

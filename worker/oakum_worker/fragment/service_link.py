@@ -16,7 +16,7 @@ import httpx
 from pydantic import ValidationError
 
 from oakum_worker.fragment_config import FragmentConfig
-from oakum_worker.protocol import REPORT_INTERVAL, Directive, FragmentReport, NodeUse
+from oakum_worker.protocol import REPORT_INTERVAL, Directive, FragmentReport, NodeUse, Phase
 
 _log = logging.getLogger("oakum.agent")
 _POLL_S = 10.0
@@ -27,6 +27,9 @@ _RETRY_S = 0.3
 _LONGEST_WAIT_S = 5.0
 """Longest wait, in seconds, that a service may ask for: an agent that is silent for longer counts as lost."""
 _LAST_WORDS_S = 10.0
+_OUTCOMES = (Phase.FINISHED, Phase.FAILED)
+"""Phases of which a service that is not there now has to hear: nobody else can tell it, and it would launch again
+what has ended."""
 _HURRIED_LAST_WORDS_S = 0.6
 _LOOK_S = 0.1
 """Seconds between two looks whether there is a hurry, while the last report is on its way."""
@@ -89,14 +92,16 @@ class ServiceLink:
             self._changed.notify_all()
 
     def stop(self, last: FragmentReport, in_a_hurry: Callable[[], bool]) -> None:
-        """Stop both threads, and see that the `last` report is posted, trying for at most 10 s, or 0.6 s if
-        `in_a_hurry()` becomes true. Returns whether or not that succeeds."""
+        """Stop both threads, and see that the `last` report is posted, trying for at most 10 s, or the orphan
+        timeout where it tells how training has ended, or 0.6 s if `in_a_hurry()` becomes true. Returns whether or
+        not that succeeds."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         began_s = time.monotonic()
+        patience_s = self._config.orphan_timeout_s if last.phase in _OUTCOMES else _LAST_WORDS_S
         while self._sent is not last:
-            given_s = _HURRIED_LAST_WORDS_S if in_a_hurry() else _LAST_WORDS_S
+            given_s = _HURRIED_LAST_WORDS_S if in_a_hurry() else patience_s
             left_s = began_s + given_s - time.monotonic()
             if left_s <= 0:
                 return
@@ -108,7 +113,8 @@ class ServiceLink:
                 self._send(last, timeout_s=min(max(left_s, 0.05), _LONGEST_TRY_S))
                 return
             except httpx.HTTPError:
-                time.sleep(0.05)
+                self._look_up()
+                time.sleep(min(_LOOK_S, max(left_s, 0.0)))
 
     def _post(self) -> None:
         while not self._stopping:
@@ -184,14 +190,15 @@ class ServiceLink:
         silent_s = time.monotonic() - self._heard_s
         if silent_s > self._config.orphan_timeout_s:
             self._deliver(Unheard(silent_s))
-        if self._config.service_file is not None:
-            self._look_up(Path(self._config.service_file))
+        self._look_up()
         with self._changed:
             self._changed.wait_for(lambda: self._stopping, timeout=_wait_s(error))
 
-    def _look_up(self, file: Path) -> None:
+    def _look_up(self) -> None:
+        if self._config.service_file is None:
+            return
         try:
-            url = json.loads(file.read_text(encoding="utf-8"))["url"]
+            url = json.loads(Path(self._config.service_file).read_text(encoding="utf-8"))["url"]
         except (OSError, ValueError, KeyError, TypeError):
             return  # being written, or not there yet: the address known so far stays good
         if url != self._url:

@@ -29,7 +29,6 @@ class ProgressReporter:
         self._metrics: dict[str, float] = {}
         self._evaluations: deque[Evaluation] = deque(maxlen=_EVALUATIONS)
         self._generation = Generation(number=0, members=())
-        self._last_loss: float | None = None
         self._rank: int | None = None
         self._paced_s = time.monotonic()
         self._reset()
@@ -60,7 +59,6 @@ class ProgressReporter:
     def step(self, loss: float, samples: int) -> None:
         """Count one finished step of the global batch; report if 0.5 s have passed since the last report."""
         self._losses.append(loss)
-        self._last_loss = loss
         self._samples += samples
         if time.monotonic() - self._since_s >= _INTERVAL_S:
             self.flush()
@@ -88,7 +86,7 @@ class ProgressReporter:
                 total_samples=self._loop.progress.total_samples,
                 global_batch=self._loop.progress.global_batch,
                 learning_rate=self._learning_rate(),
-                loss=self._last_loss if final or not self._losses else sum(self._losses) / len(self._losses),
+                loss=self._loop.last_loss if final or not self._losses else sum(self._losses) / len(self._losses),
                 samples_per_s=self._samples / elapsed_s if self._losses else None,
                 checkpoint_step=self._checkpoints.newest_step,
                 predicted_curve=self._loop.assembly.engine.predicted_curve,

@@ -148,7 +148,8 @@ class Session:
     @property
     def loss(self) -> float:
         """The last summed step's loss before its update: the mean over the global batch of what was given to
-        `backward`, summed over its calls. NaN before the first step of this process."""
+        `backward`, summed over its calls. Also where another process has taken that step; NaN before the first
+        one."""
         return self._steps.loss
 
     @property

@@ -42,7 +42,7 @@ class ScriptSteps:
         self.iteration: Iteration | None = None
         """The iteration under way."""
         self.loss = float("nan")
-        """The last summed step's loss."""
+        """The last summed step's loss, of this process or of the one whose state it goes on from."""
         self.is_over = False
         """Whether no more steps are taken."""
         self.begins_to_draw = False
@@ -57,6 +57,8 @@ class ScriptSteps:
         if self._course is not None:
             raise SessionError("the session is entered a second time: make a new one with oakum.session(...)")
         self._course = Course(self.host.turns(self.loop))
+        if (loss := self.loop.last_loss) is not None:
+            self.loss = loss
         self._leave_if_asked()
 
     @property

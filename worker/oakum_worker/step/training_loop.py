@@ -26,6 +26,7 @@ from oakum_worker.step.batch_sizes import batch_sizes
 from oakum_worker.step.divergence import DivergenceWatch
 from oakum_worker.step.evaluations import Evaluations, watched_metric
 from oakum_worker.step.hooks import Hooks
+from oakum_worker.step.last_loss import LastLoss
 from oakum_worker.step.live_state import LiveState
 from oakum_worker.step.optimizer_step import OptimizerStep, UpdateOutcome
 from oakum_worker.step.progress import Progress
@@ -76,7 +77,9 @@ class TrainingLoop:
         self._spec = spec
         dims = batch_dims or BatchDims()
         self._build_passes(dims, always_draws=by_hand or passes_are_collective(task, spec))
-        self._build_state({"updater": self._updater, "batches": self._batches, "draws": dims})
+        self._last_loss = LastLoss()
+        own = {"updater": self._updater, "batches": self._batches, "draws": dims, "last_loss": self._last_loss}
+        self._build_state(own)
         self.join(None, 0, 1)
         if spec.compile:
             self.loss_parts.forward.compile(min(spec.micro_batch or spec.global_batch, len(task.dataset)))
@@ -162,6 +165,12 @@ class TrainingLoop:
     def step_count(self) -> int:
         """Finished optimizer steps since the trainer began."""
         return self.state.cursor.step
+
+    @property
+    def last_loss(self) -> float | None:
+        """The last finished step's loss, in whichever process that was; None before the first step, and where it
+        is infinite or NaN."""
+        return self._last_loss.value
 
     def start_readers(self) -> None:
         """Fork the processes that read samples, where the spec has any. A rank does so before it opens
@@ -300,6 +309,7 @@ class TrainingLoop:
             schedule_steps=schedule_steps,
         )
         self.state.cursor = after
+        self._last_loss.note(reduced.loss)
         self._batches.observe(reduced.norms, after, num_samples, scale)
         return update
 

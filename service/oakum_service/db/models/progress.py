@@ -44,7 +44,7 @@ class EvaluationRecord(Base):
     step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     """Number of steps that were finished."""
     at: Mapped[float]
-    """When the service heard of it."""
+    """When the step was finished, by the steps of the two reports around it."""
     metrics: Mapped[dict[str, float]] = mapped_column(JsonOf(dict[str, float]))
 
 
