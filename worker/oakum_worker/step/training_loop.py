@@ -78,8 +78,9 @@ class TrainingLoop:
         dims = batch_dims or BatchDims()
         self._build_passes(dims, always_draws=by_hand or passes_are_collective(task, spec))
         self._last_loss = LastLoss()
-        own = {"updater": self._updater, "batches": self._batches, "draws": dims, "last_loss": self._last_loss}
-        self._build_state(own)
+        self._build_state(
+            {"updater": self._updater, "batches": self._batches, "draws": dims, "last_loss": self._last_loss}
+        )
         self.join(None, 0, 1)
         if spec.compile:
             self.loss_parts.forward.compile(min(spec.micro_batch or spec.global_batch, len(task.dataset)))
