@@ -55,8 +55,10 @@ class _Explained:
         self.free = self.problem.num_nodes - sum(self.sizes)
         self.used = self._used()
         self.steps = self._steps()
-        smaller = [_one_size_smaller(model, j, composition) for j, composition in enumerate(self.after)]
+        smaller = [_smaller(model, j, composition, 1) for j, composition in enumerate(self.after)]
         self.losses = [a - b for a, b in zip(solution.values, model.values(smaller), strict=True)]
+        self.losses_of_many: dict[tuple[int, int], float] = {}
+        """(Trainer, nodes) -> what the trainer would lose by giving so many, as far as it was asked for."""
         donors = (j for j, size in enumerate(self.sizes) if size > 0)
         self.donors = sorted(donors, key=lambda j: (self.losses[j], j))
         """Indexes of the trainers with nodes, the one that would lose least by going one size down first."""
@@ -123,7 +125,8 @@ class _Explained:
 
     def reason(self, j: int) -> Reason:
         trainer, size = self.model.trainers[j], self.sizes[j]
-        if trainer.limit and not trainer.min_nodes <= size < trainer.max_nodes <= self.problem.num_nodes:
+        # The limit binds where the trainer has all that it could, or where no number that it may have is there.
+        if trainer.limit and (size == trainer.max_nodes or trainer.min_nodes > self.problem.num_nodes):
             return Reason(Why.NO_IDLE_NODE, trainer.limit)
         if size == trainer.max_nodes:
             return Reason(Why.AT_MAXIMUM, f"its maximum is {counted(size, 'node')}")
@@ -227,13 +230,27 @@ class _Explained:
         if not self._may_give(donor, trainer.priority):
             text += f", but every node that it can use is guaranteed to others, such as {other.label}"
             return Reason(Why.OTHERS_GAIN_MORE, text, step.gain, max(step.gain, self.losses[donor]), other.id)
-        loss = self.losses[donor]
-        if loss < step.gain * (1 - _ROUNDING):
+        loss = self._loss_of(donor, max(1, step.end - size - self.free))
+        if loss < step.gain * (1 - _ROUNDING) and not self.solution.optimal:
             text += f", but no better split was found in the {duration(self.problem.time_limit_s)} of the solver"
             return Reason(Why.NO_IDLE_NODE, text, step.gain, loss)
         missed = "it" if step.end == size + 1 else "them"
+        if loss < step.gain * (1 - _ROUNDING):
+            text += f", but no split in which it has {missed} is worth more in all"
+            return Reason(Why.OTHERS_GAIN_MORE, text, step.gain, step.gain, other.id)
         text += f", but {other.label}, which would miss {missed} least, would lose {self._again(loss)}"
         return Reason(Why.OTHERS_GAIN_MORE, text, step.gain, loss, other.id)
+
+    def _loss_of(self, donor: int, nodes: int) -> float:
+        """What the trainer `donor` would lose by giving so many nodes, or all where it has fewer."""
+        if nodes == 1:
+            return self.losses[donor]
+        if (donor, nodes) not in self.losses_of_many:
+            smaller = _smaller(self.model, donor, self.after[donor], nodes)
+            fewer = [*self.after[:donor], smaller, *self.after[donor + 1 :]]
+            loss = self.solution.values[donor] - self.model.values(fewer)[donor]
+            self.losses_of_many[donor, nodes] = loss
+        return self.losses_of_many[donor, nodes]
 
     def _has_for(self, donor: int, j: int) -> bool:
         """Whether the trainer `donor` has a node that trainer j could use."""
@@ -257,11 +274,12 @@ class _Explained:
         return f"{amount(value)} {self.unit.short}"
 
 
-def _one_size_smaller(model: ValueModel, j: int, after: Composition) -> Composition:
-    """Trainer j's composition at the next smaller number of nodes that it may have: nodes that it gets in this
-    plan go first, then those of its own that it would give up first. Empty where there is no smaller one."""
+def _smaller(model: ValueModel, j: int, after: Composition, nodes: int) -> Composition:
+    """Trainer j's composition at the next number that it may have of at least so many `nodes` less: nodes that it
+    gets in this plan go first, then those of its own that it would give up first. Empty where there is no such
+    number."""
     size = sum(after.values())
-    smaller = model.trainers[j].fitting(size - 1)
+    smaller = model.trainers[j].fitting(max(0, size - nodes))
     if smaller <= model.held[j]:
         return model.kept(j, smaller)
     remaining = dict(after)

@@ -76,6 +76,22 @@ def test_more_slots_than_any_node_has_are_refused_by_name(looked: ApiUnderTest) 
 @each(
     ("spec", "words"),
     [
+        ({"sizes": [3, 5]}, "sizes: with slots_per_fragment node"),
+        ({"min_nodes": 5, "max_nodes": 7}, "min_nodes, max_nodes: with slots_per_fragment node"),
+    ],
+)
+def test_numbers_that_no_whole_nodes_have_are_refused(
+    looked: ApiUnderTest, spec: dict[str, Any], words: str
+) -> None:
+    asked = SPEC | {"slots_per_fragment": "node"} | spec
+    response = looked.user.post("/v1/trainers", json=asked)
+    assert (response.status_code, response.json()["detail"][: len(words)]) == (409, words)
+    assert "nodes have 4 here" in response.json()["detail"]
+
+
+@each(
+    ("spec", "words"),
+    [
         (
             {"curve": [[1, 400.0], [2, 800.0]], "ranks_per_node": 4},
             "curve: its points count nodes of 4 ranks (ranks_per_node), and nodes are given in slots of one rank "

@@ -279,8 +279,8 @@ def test_the_explanation_of_a_size(scene: Scene) -> None:
         "plan": 1,
         "look_ahead_reason": "",
         "slots_reason": "",
-        "curve_reason": "Rates are those of its spec's curve: measured ones do not count here (the setting "
-        "`learn_curves` is off).",
+        "curve_reason": "Its spec has no curve, so each node counts as much as the first: measured rates do not "
+        "count here (the setting `learn_curves` is off).",
     }
 
 

@@ -102,15 +102,36 @@ def check_slurm(spec: TrainerSpec, context: Context) -> None:
 def _check_slots(spec: TrainerSpec, context: Context) -> None:
     """Raise `Conflict` if the spec does not fit the slots in which nodes are given, where nodes are known."""
     has_curve = bool(spec.curve or spec.curves_by_type)
-    if not has_curve and spec.slots_per_fragment in (1, "node", "auto"):
+    if not has_curve and spec.slots_per_fragment in (1, "auto"):
         return
     with context.readers.begin() as session:
         observed = newest_observation(session)
     nodes = () if observed is None else observed.snapshot.nodes
     if nodes and isinstance(spec.slots_per_fragment, int):
         _refuse_large_fragments(spec.slots_per_fragment, max(sizes_of(nodes).values()))
+    if nodes and spec.slots_per_fragment == "node":
+        _refuse_sizes_of_no_nodes(spec, set(sizes_of(nodes).values()))
     if has_curve:
         _refuse_curves_over_nodes(spec, nodes)
+
+
+def _refuse_sizes_of_no_nodes(spec: TrainerSpec, slots: Collection[int]) -> None:
+    """Raise `Conflict` if no number of slots that the trainer may have is all that some nodes have together, of
+    however many nodes with these numbers of slots."""
+    sums = 1  # bit n is set where n slots are those of whole nodes
+    for step in slots:
+        while step <= spec.max_nodes:  # once, twice, four times, ...: any number of such nodes
+            sums |= (sums << step) & ((1 << spec.max_nodes + 1) - 1)
+            step *= 2
+    numbers = spec.allowed_sizes or range(spec.min_nodes, spec.max_nodes + 1)
+    if not any(sums >> number & 1 for number in numbers):
+        listed = "sizes" if spec.listed_sizes else "min_nodes, max_nodes"
+        have = " or ".join(map(str, sorted(slots)))
+        raise Conflict(
+            f"{listed}: with slots_per_fragment node a fragment has all slots of a node, and nodes have {have} "
+            f"here, so that no number that you allow can be given: allow a multiple of {min(slots)}, or give "
+            "another slots_per_fragment"
+        )
 
 
 def _refuse_large_fragments(slots: int, most: int) -> None:

@@ -50,12 +50,13 @@ from oakum_service.standing import (
 )
 from oakum_service.states import STALLS, TimeUse, TrainerState
 from oakum_worker.protocol import Pace
+from oakum_worker.spec import TrainerSpec
 
 _SOON_S = 30.0
 """A launch that is due and wanted begins within so many seconds."""
-_SPECS_CURVE = (
-    "Rates are those of its spec's curve: measured ones do not count here (the setting `learn_curves` is off)."
-)
+_NOT_COUNTED = "do not count here (the setting `learn_curves` is off)"
+_SPECS_CURVE = f"Rates are those of its spec's curve: measured ones {_NOT_COUNTED}."
+_NO_CURVE = f"Its spec has no curve, so each node counts as much as the first: measured rates {_NOT_COUNTED}."
 _LONG_ENOUGH_S = 5.0
 """Seconds of steps from which on their composition is reported."""
 
@@ -391,8 +392,12 @@ def explanation(
         plan=plan.id if plan is not None and planned else None,
         look_ahead_reason=plan.look_ahead_reason if plan is not None and planned else "",
         slots_reason=view.slots_reason if view.status in PLANNED else "",
-        curve_reason=_SPECS_CURVE if planned and not learns_curves else "",
+        curve_reason=_curve_reason(trainer.spec) if planned and not learns_curves else "",
     )
+
+
+def _curve_reason(spec: TrainerSpec) -> str:
+    return _SPECS_CURVE if spec.curve or spec.curves_by_type else _NO_CURVE
 
 
 def _unplanned_why(view: TrainerView) -> str:

@@ -101,6 +101,19 @@ def test_where_too_few_slots_are_idle_at_all_the_given_limit_is_the_reason() -> 
     assert (plan.allocations[0].nodes, plan.allocations[0].reason.text) == ((), "no node has 4 idle slots")
 
 
+def test_a_trainer_does_not_wait_for_what_it_could_have_more() -> None:
+    """It could have only one node, and that one is another's."""
+    free = NodeGroup(slots("n1", 0, 3))
+    both = trainer("a", "host", 4, limit="only 1 node"), trainer("b", "host", 4, rate=2.0)
+    plan = solve(Problem(both, (free,), hosts=shared_nodes(1, free)))
+    reason = plan.allocations[0].reason
+    assert (plan.allocations[0].nodes, reason.why) == ((), Why.BELOW_MINIMUM)
+    assert (
+        reason.text
+        == "it needs at least 4 nodes, which would add 480 samples in the next 2 min, but no node is free"
+    )
+
+
 @each(
     ("bundle", "most", "expected"),
     [

@@ -128,8 +128,26 @@ def test_a_size_that_others_would_have_to_give_up_for() -> None:
     asked = problem((one, trainer("b", FAST, max_nodes=2)), nodes("n1 n2 n3 n4"))
     assert reason(asked).text == (
         "4 nodes would add 1,200 samples in the next 1 min, "
-        "but b, which would miss them least, would lose 1,200 samples"
+        "but b, which would miss them least, would lose 2,400 samples"
     )
+
+
+def test_two_nodes_at_once_are_compared_with_two_of_another() -> None:
+    """One of them would bring the other less than the two bring here."""
+    one = trainer("a", min_nodes=2, max_nodes=4, sizes=(2, 4))
+    middling = Curve(((8, 120.0),))
+    given = reason(problem((one, trainer("b", middling, max_nodes=2)), nodes("n1 n2 n3 n4")))
+    assert (given.why, given.gain, given.cost) == (Why.OTHERS_GAIN_MORE, 1200.0, 1800.0)
+
+
+def test_a_plan_that_is_the_best_is_not_said_to_want_time() -> None:
+    """Of two other trainers each would lose little, and neither has enough alone."""
+    one = trainer("a", min_nodes=2, max_nodes=4, sizes=(2, 4))
+    others = [trainer(name, Curve(((8, 84.0),)), max_nodes=1) for name in ("b", "c")]
+    plan = solve(problem((one, *others), nodes("n1 n2 n3 n4")))
+    given = plan.allocations[0].reason
+    assert (plan.optimal, given.why, given.other) == (True, Why.OTHERS_GAIN_MORE, "b")
+    assert given.text.endswith("but no split in which it has them is worth more in all")
 
 
 def test_a_users_cap() -> None:
