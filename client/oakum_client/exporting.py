@@ -23,6 +23,10 @@ class ExportError(ClientError):
 def folder_to_export(view: TrainerView, step: str | None) -> Path:
     """The folder to read: of all the trainer's checkpoints, or of the checkpoint after `step`, which is a number
     or `best`. Raises `ExportError` if there is no such checkpoint, or its folder is not on this machine."""
+    if view.is_private:
+        raise ExportError(
+            f"trainer {view.name} is another user's: only its user and administrators may export its model"
+        )
     if not view.checkpoint_folder:
         raise ExportError(f"trainer {view.name} has no checkpoint yet: `oakum show {view.name}` tells when it has")
     folder = Path(view.checkpoint_folder)

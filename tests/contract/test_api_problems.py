@@ -305,7 +305,12 @@ class TestChanges:
     @pytest.mark.parametrize("state", [state for state in TrainerState if state.ended])
     def test_a_trainer_that_has_ended(self, api: ApiUnderTest, trainer: str, state: TrainerState) -> None:
         api.end(trainer, state)
-        detail = f"trainer 'digits' is {state} and cannot be changed any more"
+        can_go_on = state in (TrainerState.FAILED, TrainerState.CANCELLED)
+        detail = f"trainer 'digits' is {state} and cannot be changed any more: " + (
+            "`oakum retry digits` lets it go on, and then it can be"
+            if can_go_on
+            else "`oakum submit SPEC --from digits` begins from its state"
+        )
         assert self.refused(api, {"weight": 2.0}, 409)["detail"] == detail
         assert problem_of(api.user.post("/v1/trainers/digits/cancel"), 409)["detail"] == detail
 

@@ -255,6 +255,8 @@ def scale(
             f"priority {spec.priority}, for {counted(spec.epochs, 'epoch')}. "
             "The next plan takes this into account."
         )
+        if epochs is not None and spec.script is not None:
+            typer.echo(f"Its script, {spec.script}, has to ask for {counted(epochs, 'epoch')}, too.")
 
 
 @app.command(rich_help_panel=TRAINERS, epilog=example("oakum cancel digits"))

@@ -64,6 +64,9 @@ def find_address(url: str | None = None, token: str | None = None) -> Address:
     is_trusted = is_saved and (bool(folder) or own_token in (None, saved_token))
     if is_saved and not chosen_url and not is_trusted:
         raise _not_chosen(found, path, "the token that is given" if token else _TOKEN_VARIABLE)
+    if own_token and not (own_token.isascii() and own_token.isprintable()):
+        name = "The token that is given" if token else _TOKEN_VARIABLE
+        raise NotConfigured(f"{name} has a character that no token has: copy it again.")
     ca_file = os.environ.get("OAKUM_CA_FILE") or (saved.get("ca_file") if saved and is_trusted else None)
     return Address(found, source, own_token or saved_token, Path(ca_file) if ca_file else None)
 

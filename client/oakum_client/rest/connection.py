@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import ssl
 import time
 import uuid
@@ -31,6 +32,7 @@ Document = TypeVar("Document", bound=BaseModel)
 
 _READ_ATTEMPTS = 3
 _FIRST_BACKOFF_S = 0.1
+_ERROR_NUMBER = re.compile(r"^\[Errno -?\d+\] ")
 
 
 class Connection:
@@ -119,7 +121,7 @@ class Connection:
             return ServiceUnreachable(
                 f"{self._where()} accepted the call and did not answer in time. Look at the service's log."
             )
-        cause = str(error) or type(error).__name__
+        cause = _ERROR_NUMBER.sub("", str(error)) or type(error).__name__
         if "CERTIFICATE_VERIFY_FAILED" in cause:
             return ServiceUnreachable(
                 f"What answers at {self._where()} has a certificate that is not trusted here: {cause}. If "

@@ -413,8 +413,17 @@ def _live(session: Session, ref: str, user: Principal, if_match: str | None) -> 
     that says why it is not changed."""
     trainer = _seen(session, ref, user, if_match)
     if TrainerState(trainer.state).ended:
-        raise Conflict(f"trainer {trainer.name!r} is {trainer.state} and cannot be changed any more")
+        raise Conflict(
+            f"trainer {trainer.name!r} is {trainer.state} and cannot be changed any more: {_next(trainer)}"
+        )
     return trainer
+
+
+def _next(trainer: Trainer) -> str:
+    """What may be done with a trainer that has ended."""
+    if trainer.state in (TrainerState.FAILED, TrainerState.CANCELLED):
+        return f"`oakum retry {trainer.name}` lets it go on, and then it can be"
+    return f"`oakum submit SPEC --from {trainer.name}` begins from its state"
 
 
 def _seen(session: Session, ref: str, user: Principal, if_match: str | None) -> Trainer:

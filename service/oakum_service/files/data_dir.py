@@ -126,7 +126,8 @@ def _close_to_others(data_dir: Path) -> None:
     `ConfigurationError` where that is not ours to do: the directory is another account's, or more than a data
     directory."""
     entries = [*data_dir.iterdir()]
-    if data_dir.stat().st_mode & _OTHERS:
+    was_open = bool(data_dir.stat().st_mode & _OTHERS)
+    if was_open:
         names = {entry.name for entry in entries} - _OF_A_DISK
         if names and not _OURS & names:
             raise ConfigurationError(
@@ -141,12 +142,12 @@ def _close_to_others(data_dir: Path) -> None:
             continue
         is_ours = state.st_uid == os.geteuid() and not stat.S_ISLNK(state.st_mode)
         if is_ours and (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
-            keep_private(entry)
+            keep_private(entry, warn=was_open)
 
 
-def keep_private(path: Path) -> None:
-    """Take every right of other accounts to a file or folder, and log that there were some. Raises
-    `ConfigurationError` where this account cannot."""
+def keep_private(path: Path, *, warn: bool = True) -> None:
+    """Take every right of other accounts to a file or folder, and log that there were some, with `warn` as a
+    warning. Raises `ConfigurationError` where this account cannot."""
     state = path.stat()
     if not state.st_mode & _OTHERS:
         return
@@ -161,7 +162,8 @@ def keep_private(path: Path) -> None:
             f"other accounts may read {path.resolve()}, and that cannot be changed here: {refusal}: have its "
             f"owner (uid {state.st_uid}) run `chmod go= {path.resolve()}`, or choose another OAKUM_DATA_DIR"
         )
-    _log.warning("other accounts could read %s: its mode is %04o from now on", path.resolve(), wanted)
+    level = logging.WARNING if warn else logging.DEBUG  # in a closed folder nobody could
+    _log.log(level, "other accounts could read %s: its mode is %04o from now on", path.resolve(), wanted)
 
 
 def write_private(file: Path, content: bytes) -> None:

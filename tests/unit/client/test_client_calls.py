@@ -116,7 +116,7 @@ def test_a_write_is_not_repeated_behind_the_callers_back() -> None:
 
 def test_an_unreachable_service_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def handler(request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("Connection refused")
+        raise httpx.ConnectError("[Errno 111] Connection refused")
 
     monkeypatch.setenv("OAKUM_URL", URL)
     client = OakumClient(transport=httpx.MockTransport(handler))
@@ -126,6 +126,13 @@ def test_an_unreachable_service_is_named_with_what_to_do(monkeypatch: pytest.Mon
         "No service answers at http://oakum.test (from OAKUM_URL): Connection refused. Start one with "
         "`make run` or `oakum serve`, or set OAKUM_URL to where it runs."
     )
+
+
+def test_a_token_with_a_character_that_no_token_has_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OAKUM_URL", URL)
+    monkeypatch.setenv("OAKUM_TOKEN", "tökén")
+    with pytest.raises(NotConfigured, match="OAKUM_TOKEN has a character that no token has"):
+        OakumClient()
 
 
 def test_a_problem_document_becomes_an_error_with_all_its_lines() -> None:

@@ -93,6 +93,16 @@ def test_a_data_directory_that_others_could_read_is_closed_to_them(
     assert f"other accounts could read {database}: its mode is 0600 from now on" in caplog.text
 
 
+def test_files_in_a_folder_that_nobody_could_enter_are_closed_without_alarm(
+    open_server: Open, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    close(open_server())
+    (file := settings.data_dir / "local-cluster.json").touch(0o644)
+    open_server()
+    assert mode(file) == 0o600
+    assert "could read" not in caplog.text
+
+
 def test_a_database_elsewhere_is_closed_to_others_too(settings: Settings, tmp_path: Path) -> None:
     database = tmp_path / "elsewhere.db"
     database.touch(0o644)
