@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import to_jsonable_python
 
-from oakum_worker.errors import SpecError
+from oakum_worker.errors import SpecError, reason_of
 from oakum_worker.option_rules import SPEC_RULES, refuse_conflicts
 from oakum_worker.spec_errors import explain_errors
 from oakum_worker.spec_options import (
@@ -211,7 +211,8 @@ class TrainerSpec(Strict):
     @classmethod
     def _entrypoint_names_a_function(cls, entrypoint: str) -> str:
         if entrypoint and not _ENTRYPOINT.fullmatch(entrypoint):
-            raise ValueError(f"{entrypoint!r} is not of the form package.module:function")
+            hint = "; a script is named by `script`" if entrypoint.endswith(".py") else ""
+            raise ValueError(f"{entrypoint!r} is not of the form package.module:function{hint}")
         return entrypoint
 
     @field_validator("script")
@@ -374,7 +375,7 @@ def read_spec(path: Path) -> TrainerSpec:
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise SpecError(f"{path}: is neither YAML nor JSON: {error}") from error
+        raise SpecError(f"{path}: is neither YAML nor JSON: {reason_of(error)}") from error
     workdir = document.get("workdir", ".")
     if isinstance(workdir, str) and "\0" not in workdir:
         document["workdir"] = str((path.resolve().parent / workdir).resolve())

@@ -10,7 +10,7 @@ import typer
 from oakum_client.cli.app import TRAINERS, app, example
 from oakum_client.cli.columns import ColumnsOption, SortOption
 from oakum_client.cli.connection import connect
-from oakum_client.cli.output import JsonFlag, TrainerRef, console, print_json, table
+from oakum_client.cli.output import JsonFlag, TrainerRef, TrainerRefs, console, print_json, table
 from oakum_client.cli.trainer_changes import change_trainer
 from oakum_client.cli.units import age, clock, count, duration
 from oakum_solver.wording import counted
@@ -259,12 +259,20 @@ def scale(
             typer.echo(f"Its script, {spec.script}, has to ask for {counted(epochs, 'epoch')}, too.")
 
 
-@app.command(rich_help_panel=TRAINERS, epilog=example("oakum cancel digits"))
-def cancel(trainer: TrainerRef, as_json: JsonFlag = False) -> None:
-    """End a trainer and give its nodes back."""
+@app.command(rich_help_panel=TRAINERS, epilog=example("oakum cancel digits", "oakum cancel sweep-1 sweep-2"))
+def cancel(trainers: TrainerRefs, as_json: JsonFlag = False) -> None:
+    """End trainers and give their nodes back. Where one of several is not known, none is ended."""
     with connect() as client:
-        view = client.cancel(trainer)
-    if as_json:
-        print_json(view)
+        if len(trainers) > 1:
+            for trainer in trainers:
+                client.trainer(trainer)  # raises where it is not known
+        views = [client.cancel(trainer) for trainer in trainers]
+    if not as_json:
+        for view in views:
+            typer.echo(f"{view.name} is {view.status} at step {count(view.step)}.")
+    elif len(views) == 1:
+        print_json(views[0])
     else:
-        typer.echo(f"{view.name} is {view.status} at step {count(view.step)}.")
+        from oakum_service.api.schemas.trainers import TrainerList
+
+        print_json(TrainerList(trainers=views))

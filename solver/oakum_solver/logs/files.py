@@ -28,5 +28,7 @@ def open_log(path: Path) -> Iterator[BinaryIO]:
         else:
             with path.open("rb") as file:
                 yield file
-    except (OSError, EOFError, zlib.error) as error:
+    except EOFError as error:
+        raise LogError(f"{path}: it is cut off: copy or download it again") from error
+    except (OSError, zlib.error) as error:
         raise LogError(f"{path}: {getattr(error, 'strerror', None) or error}") from error

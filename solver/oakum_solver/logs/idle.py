@@ -122,7 +122,7 @@ def _read_rows(path: Path) -> _Rows:
                     _add(rows, row, header, reader.line_num)
         except UnicodeDecodeError as error:
             # The reader counts a line only after it has got it.
-            raise LogError(f"{path}, line {reader.line_num + 1}: {error}: expected UTF-8") from error
+            raise LogError(f"{path}, line {reader.line_num + 1}: it is no UTF-8 text") from error
         except (csv.Error, ValueError) as error:
             raise LogError(f"{path}, line {max(1, reader.line_num)}: {error}") from error
     return rows

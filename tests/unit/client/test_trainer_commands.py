@@ -87,6 +87,13 @@ def test_cancel_tells_where_it_ended(service: Service, output: Output) -> None:
     assert output() == "digits is cancelled at step 1,200.\n"
 
 
+def test_of_several_none_is_cancelled_where_one_is_not_known(service: Service, output: Output) -> None:
+    assert run(["cancel", "digits", "no-such"]) == 1
+    assert [method for method, _ in service.requests if method == "POST"] == []
+    assert run(["cancel", "digits", "digits"]) == 0
+    assert output().count("digits is cancelled at step 1,200.\n") == 2
+
+
 def test_scale_sends_a_priority(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["scale", "digits", "--priority", "-5"]) == 0
     assert service.bodies == [{"priority": -5}]

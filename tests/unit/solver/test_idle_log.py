@@ -102,7 +102,7 @@ def test_overlapping_holes_of_a_node_are_named_with_both_lines(tmp_path: Path) -
 
 
 def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match=r"idle\.csv, line 3: .*expected UTF-8"):
+    with pytest.raises(LogError, match=r"idle\.csv, line 3: it is no UTF-8 text"):
         read_idle_log(written(tmp_path, HEADER.encode() + b"a,0,1\nn\xf6,0,1\n"))
 
 
@@ -115,7 +115,7 @@ def test_a_log_without_any_hole_is_refused(tmp_path: Path, rows: str) -> None:
 def test_a_truncated_archive_is_a_log_error(tmp_path: Path) -> None:
     path = tmp_path / "idle.csv.gz"
     path.write_bytes(gzip.compress((HEADER + "".join(f"n{i},0,{i}.5\n" for i in range(999))).encode())[:-20])
-    with pytest.raises(LogError, match="end-of-stream"):
+    with pytest.raises(LogError, match="it is cut off"):
         read_idle_log(path)
 
 
