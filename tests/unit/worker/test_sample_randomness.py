@@ -262,6 +262,7 @@ def test_elements_of_a_sample_are_independent() -> None:
 
 @each("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_numbers_are_distributed_as_asked_for(dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
     generator = KeyedBits()
     generator.begin(3, 0, 64, CPU)
     even = uniform(generator.bits((64, 4096), CPU, "sizes"), dtype)
