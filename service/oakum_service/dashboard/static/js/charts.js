@@ -87,8 +87,8 @@ export class Charts {
     this.#tell("Loading…");
     dark.addEventListener("change", () => this.#draw());
     axis.follow(() => this.#draw());
-    const onMove = ([entry]) => {
-      this.#inView = entry.isIntersecting;
+    const onMove = (moves) => {
+      this.#inView = moves.at(-1).isIntersecting; // the newest of those since the last call
       this.#draw();
     };
     // A screen ahead of the reader, so that points are there when the charts come into view.

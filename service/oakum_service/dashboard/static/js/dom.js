@@ -67,7 +67,7 @@ export function table(caption, columns, rows) {
       "tbody",
       {},
       ...rows.map((row) =>
-        h("tr", {}, ...row.map((cell, i) => (i ? h("td", { class: columns[i][1] }, cell) : h("th", { scope: "row" }, cell)))),
+        h("tr", {}, ...row.map((cell, i) => (i ? h("td", { class: columns[i][1] }, cell) : h("th", { scope: "row", class: columns[0][1] }, cell)))),
       ),
     ),
   );

@@ -113,6 +113,7 @@ function throughput(trainers) {
   const running = trainers.filter((trainer) => trainer.state === "running");
   const known = running.filter((trainer) => trainer.samples_per_s !== null);
   const total = known.reduce((sum, trainer) => sum + trainer.samples_per_s, 0);
+  const unmeasured = known.length < running.length ? ` (${count(running.length - known.length)} not measured yet)` : "";
   const counts = ["running", "waiting", "starting", "held", "paused", "failed", "diverged"]
     .map((status) => [status, trainers.filter((trainer) => trainer.status === status).length])
     .filter(([status, number]) => number || status === "running");
@@ -120,9 +121,6 @@ function throughput(trainers) {
     title: "Throughput of all models",
     value: known.length || !running.length ? rate(total) : rate(null),
     unit: "samples/s",
-    note: [
-      ...counts.map(([status, number]) => `${count(number)} ${status}`),
-      ...(known.length < running.length ? [`${count(running.length - known.length)} not measured yet`] : []),
-    ].join(", "),
+    note: counts.map(([status, number]) => `${count(number)} ${status}${status === "running" ? unmeasured : ""}`).join(", "),
   };
 }
