@@ -137,7 +137,7 @@ SINGLE_FAULTS = {
     ),
     "bad entrypoint": (
         {"entrypoint": "tasks/digits.py"},
-        "entrypoint: 'tasks/digits.py' is not of the form package.module:function",
+        "entrypoint: 'tasks/digits.py' is not of the form package.module:function; a script is named by `script`",
     ),
     "wrong type": (
         {"epochs": "two"},
