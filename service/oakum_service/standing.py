@@ -85,6 +85,8 @@ class Circumstances:
     """Why the scheduler begins no job of ours, as a clause; empty if it does."""
     trouble: str = ""
     """Sentence on what keeps the service from reading or writing its database; empty if nothing does."""
+    learns_curves: bool = True
+    """Whether measured rates count in plans."""
 
 
 NOTHING_SPECIAL = Circumstances()

@@ -42,12 +42,15 @@ def possible_sizes(bundle: Bundle, hosts: Iterable[Host], most: int) -> tuple[in
     if bundle != "host":
         slots = sum(len(host.nodes) // bundle * bundle for host in hosts)
         return tuple(range(bundle, min(slots, most) + 1, bundle))
-    sums = 1  # bit n is set where n slots are a sum of whole hosts
-    for host in hosts:
-        if len(host.nodes) == host.size:
-            sums |= sums << host.size
-        sums &= (1 << most + 1) - 1
-    return tuple(size for size in range(1, most + 1) if sums >> size & 1)
+    return sums_of((host.size for host in hosts if len(host.nodes) == host.size), most)
+
+
+def sums_of(sizes: Iterable[int], most: int) -> tuple[int, ...]:
+    """The numbers, rising and from 1 to `most`, that are a sum of some of these sizes, each taken at most once."""
+    sums = 1  # bit n is set where n is such a sum
+    for size in sizes:
+        sums |= (sums << size) & ((1 << most + 1) - 1)
+    return tuple(number for number in range(1, most + 1) if sums >> number & 1)
 
 
 @dataclass(frozen=True)

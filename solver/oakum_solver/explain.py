@@ -263,7 +263,7 @@ class _Explained:
         return other.priority <= priority and not keeps
 
     def _when(self) -> str:
-        return f"in the next {duration(self.problem.look_ahead_s)}"
+        return f"in the {duration(self.problem.look_ahead_s)} after the plan"
 
     def _amount(self, value: float) -> str:
         """A value with the objective's whole unit, as text."""

@@ -74,6 +74,7 @@ def cards(page: Page, cluster: SimulatedCluster) -> Page:
         view_of(cluster, "held", **(told_of(WHILE_HELD) | {"granted": []})),
         view_of(cluster, "slow", **slow),
         view_of(cluster, "rated", spec=curved, measured_rates=rates),
+        view_of(cluster, "spec-led", spec=curved, measured_rates=rates, plans_by_measured_rates=False),
         view_of(cluster, "many", nodes=[CODE, *"abcdefghi"], warming=[]),
     ]
     for state, message in ENDS.items():
@@ -149,6 +150,8 @@ class TestCards:
         facts = facts_on(cards, "rated")
         told = {name: value for name, value in facts.items() if name.startswith("Speed-up")}
         assert list(told.values()) == ["1.50 on 2 (predicted 1.80)"]
+        told = {name: value for name, value in facts_on(cards, "spec-led").items() if name.startswith("Speed-up")}
+        assert list(told.values()) == ["1.50 on 2 (plans count 1.80)"]
 
 
 def facts_on(page: Page, trainer: str) -> dict[str, str]:

@@ -247,7 +247,7 @@ def _repeated_steps(spent: TimeSpent) -> str:
 
 
 def _warm_up(view: TrainerView) -> str:
-    text = "of nodes, meanwhile"
+    text = "node-time before nodes joined"
     return text if view.start_up is None else f"{text}; {_usual_duration(view.start_up)}"
 
 

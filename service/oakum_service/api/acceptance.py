@@ -28,6 +28,7 @@ from oakum_service.documents.node import Node
 from oakum_service.documents.slots import is_part
 from oakum_service.errors import Conflict, Forbidden, NoticeRefused, RequestError
 from oakum_service.states import TrainerState
+from oakum_solver.bundles import sums_of
 from oakum_worker.spec import TrainerSpec, explain
 from oakum_worker.spec_options import SlurmSpec
 
@@ -118,13 +119,10 @@ def _check_slots(spec: TrainerSpec, context: Context) -> None:
 def _refuse_sizes_of_no_nodes(spec: TrainerSpec, slots: Collection[int]) -> None:
     """Raise `Conflict` if no number of slots that the trainer may have is all that some nodes have together, of
     however many nodes with these numbers of slots."""
-    sums = 1  # bit n is set where n slots are those of whole nodes
-    for step in slots:
-        while step <= spec.max_nodes:  # once, twice, four times, ...: any number of such nodes
-            sums |= (sums << step) & ((1 << spec.max_nodes + 1) - 1)
-            step *= 2
+    # Of one node, two, four and so on: sums of these are those of any number of nodes.
+    doubled = [size << times for size in slots for times in range((spec.max_nodes // size).bit_length())]
     numbers = spec.allowed_sizes or range(spec.min_nodes, spec.max_nodes + 1)
-    if not any(sums >> number & 1 for number in numbers):
+    if {*numbers}.isdisjoint(sums_of(doubled, spec.max_nodes)):
         listed = "sizes" if spec.listed_sizes else "min_nodes, max_nodes"
         have = " or ".join(map(str, sorted(slots)))
         raise Conflict(

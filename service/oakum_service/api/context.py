@@ -99,7 +99,11 @@ class Context:
         unanswered_since = taken_at if taken_at is not None and taken_at < oldest else None
         if silence is not None and taken_at is not None:
             unanswered_since = silence.since
-        return Circumstances(dry_run=self.settings.dry_run, unanswered_since=unanswered_since)
+        return Circumstances(
+            dry_run=self.settings.dry_run,
+            unanswered_since=unanswered_since,
+            learns_curves=self.settings.learns_curves,
+        )
 
 
 async def _context(request: Request) -> Context:

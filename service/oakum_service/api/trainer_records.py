@@ -170,4 +170,4 @@ def explain_trainer(ref: str, context: InContext, viewer: Viewer) -> Explanation
     with context.readers.begin() as session:
         trainer = find_trainer(session, ref)
         view = visible_view(viewer, trainer, trainer_view(session, trainer, context.circumstances()))
-        return explanation(session, trainer, view, learns_curves=context.settings.learns_curves)
+        return explanation(session, trainer, view)

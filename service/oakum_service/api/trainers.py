@@ -47,7 +47,7 @@ from oakum_service.api.views import dry_run_view, find_trainer, trainer_view, tr
 from oakum_service.control import dry_run
 from oakum_service.control.new_trainers import GivenState, add_trainer, add_trainer_from
 from oakum_service.control.restart_points import check_epochs, set_totals
-from oakum_service.control.retrying import retry
+from oakum_service.control.retrying import retry, way_on
 from oakum_service.db import event_log
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
@@ -414,16 +414,9 @@ def _live(session: Session, ref: str, user: Principal, if_match: str | None) -> 
     trainer = _seen(session, ref, user, if_match)
     if TrainerState(trainer.state).ended:
         raise Conflict(
-            f"trainer {trainer.name!r} is {trainer.state} and cannot be changed any more: {_next(trainer)}"
+            f"trainer {trainer.name!r} is {trainer.state} and cannot be changed any more: {way_on(trainer)}"
         )
     return trainer
-
-
-def _next(trainer: Trainer) -> str:
-    """What may be done with a trainer that has ended."""
-    if trainer.state in (TrainerState.FAILED, TrainerState.CANCELLED):
-        return f"`oakum retry {trainer.name}` lets it go on, and then it can be"
-    return f"`oakum submit SPEC --from {trainer.name}` begins from its state"
 
 
 def _seen(session: Session, ref: str, user: Principal, if_match: str | None) -> Trainer:

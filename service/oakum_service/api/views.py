@@ -265,6 +265,7 @@ def _view(trainer: Trainer, lookups: _Lookups) -> TrainerView:
         leaving=[*stands.leaving],
         slots_per_fragment=trainer.slots_per_fragment,
         slots_reason=trainer.slots_reason,
+        plans_by_measured_rates=lookups.around.learns_curves,
     )
 
 
@@ -373,11 +374,9 @@ def dry_run_view(name: str, prospect: Prospect, *, held: bool) -> DryRunView:
     )
 
 
-def explanation(
-    session: Session, trainer: Trainer, view: TrainerView, *, learns_curves: bool = True
-) -> Explanation:
+def explanation(session: Session, trainer: Trainer, view: TrainerView) -> Explanation:
     """Why a trainer, whose document is `view`, has its size; refers to the plan in force if the size follows from
-    it. `learns_curves`: whether measured rates count in plans."""
+    it."""
     plan = current_plan(session)
     given = plan.allocations.get(trainer.id) if plan is not None else None
     planned = plan is not None and given is not None and view.status in PLANNED
@@ -392,7 +391,7 @@ def explanation(
         plan=plan.id if plan is not None and planned else None,
         look_ahead_reason=plan.look_ahead_reason if plan is not None and planned else "",
         slots_reason=view.slots_reason if view.status in PLANNED else "",
-        curve_reason=_curve_reason(trainer.spec) if planned and not learns_curves else "",
+        curve_reason=_curve_reason(trainer.spec) if planned and not view.plans_by_measured_rates else "",
     )
 
 

@@ -74,7 +74,11 @@ def record_crash(session: Session, trainer: Trainer, crash: TrainerCrash, now: f
     trainer.message = crash.what
     if same:
         end(
-            session, trainer, TrainerState.FAILED, f"{crash.what} (the same error twice at step {crash.step})", now
+            session,
+            trainer,
+            TrainerState.FAILED,
+            f"{crash.what} (the same error twice at step {crash.step:,})",
+            now,
         )
     elif trainer.crashes >= crash.most:
         end(session, trainer, TrainerState.FAILED, _last_words(trainer, crash), now)
@@ -111,5 +115,5 @@ def resumed(trainer: Trainer, step: int, source: str) -> None:
 def _last_words(trainer: Trainer, crash: TrainerCrash) -> str:
     if trainer.crashes == 1:
         return crash.what
-    beyond = f" without getting beyond step {trainer.crashed_step} for long" if trainer.crashed_step else ""
+    beyond = f" without getting beyond step {trainer.crashed_step:,} for long" if trainer.crashed_step else ""
     return f"{counted(trainer.crashes, 'attempt')} ended{beyond}, at last: {crash.what}"

@@ -65,7 +65,7 @@ def add_trainer_from(session: Session, spec: TrainerSpec, user: str, given: Give
     trainer.id, trainer.checkpoint_step = given.trainer_id, given.step
     session.add(trainer)
     make_findable(session, trainer)
-    text = f"{spec.code}, {counted(spec.epochs, 'epoch')}, from {given.other} at step {given.step}"
+    text = f"{spec.code}, {counted(spec.epochs, 'epoch')}, from {given.other} at step {given.step:,}"
     with about(trainer=trainer.id):
         event_log.record(session, "trainer.submitted", spec.name, text)
     return trainer

@@ -302,11 +302,11 @@ def _count_loss(
     step = trainer.reported_step
     began_at = attempts.began_at(session, trainer, fragment.launched_at, generation)
     if short:
-        what = f"{fragment.node} had no memory left for the fragment, says the scheduler, around step {step}. "
+        what = f"{fragment.node} had no memory left for the fragment, says the scheduler, around step {step:,}. "
         what += memory_advice(trainer.spec)
     else:
         what = (
-            f"the fragment on {fragment.node} ended without a last report, around step {step}: its last "
+            f"the fragment on {fragment.node} ended without a last report, around step {step:,}: its last "
             "lines are in "
         )
         what += f"`oakum logs {trainer.name}`"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -30,6 +30,7 @@ from oakum_service.documents.crash import NewestCrash
 from oakum_service.documents.durations import START_UP, with_another
 from oakum_service.states import STALLS, TimeUse, TrainerState
 from oakum_solver.exploration import Exploration
+from oakum_solver.wording import counted
 from oakum_worker.protocol import Crash, Evaluation, Failure, FragmentReport, Phase, Switch, TrainingProgress
 
 _NOT_FORMED_IN_A_ROW = 20
@@ -142,7 +143,7 @@ def _record_checkpoint(session: Session, trainer: Trainer, step: int | None, now
     if step is None or (trainer.checkpoint_step is not None and step <= trainer.checkpoint_step):
         return
     keep_checkpoint(trainer, step, now)
-    event_log.record(session, "checkpoint.written", trainer.name, f"durable checkpoint of step {step}")
+    event_log.record(session, "checkpoint.written", trainer.name, f"durable checkpoint of step {step:,}")
 
 
 def _record_progress(
@@ -174,7 +175,9 @@ def _record_progress(
             account = account.turn_to(TimeUse.TRAINING, now)
         trainer.account = account
     trainer.progress = progress
-    _record_evaluations(session, trainer, last, progress, now, silent_s)
+    known = () if last is None else last.evaluations
+    taken = _Taken(0 if last is None else last.step, progress.step, silent_s, now)
+    _record_evaluations(session, trainer, [each for each in progress.evaluations if each not in known], taken)
     if trainer.members:  # else its charts have fallen to 0 already: a rank that left reported late
         _record_point(session, trainer, progress, now)
     return True
@@ -193,33 +196,36 @@ def _record_point(session: Session, trainer: Trainer, progress: TrainingProgress
     )
 
 
+class _Taken(NamedTuple):
+    """The steps that were taken between two reports."""
+
+    first: int
+    """The step that the report before told of."""
+    newest: int
+    seconds: float
+    """For how long they were taken."""
+    now: float
+    """When the newest was told, in Unix seconds."""
+
+    def at(self, step: int) -> float:
+        """When the step was finished, if all took as long."""
+        if self.newest <= self.first:
+            return self.now
+        share = (self.newest - max(self.first, step)) / (self.newest - self.first)
+        return self.now - self.seconds * max(0.0, share)
+
+
 def _record_evaluations(
-    session: Session,
-    trainer: Trainer,
-    last: TrainingProgress | None,
-    progress: TrainingProgress,
-    now: float,
-    silent_s: float,
+    session: Session, trainer: Trainer, evaluations: Sequence[Evaluation], taken: _Taken
 ) -> None:
-    """Record the progress's evaluations that are not known, or gave something else before. `silent_s`: seconds of
-    training since the `last` progress was reported."""
-    known = () if last is None else last.evaluations
-    for evaluation in progress.evaluations:
-        if not evaluation.metrics or evaluation in known:
-            continue
+    """Record the evaluations of a report, unless an earlier one has told them with the same metrics."""
+    for evaluation in evaluations:
         before = session.get(EvaluationRecord, (trainer.id, evaluation.step))
-        if before is not None and before.metrics == evaluation.metrics:
-            continue  # known from an earlier rank 0
-        at = now - silent_s * _share_since(evaluation, 0 if last is None else last.step, progress.step)
+        if not evaluation.metrics or (before is not None and before.metrics == evaluation.metrics):
+            continue
+        at = taken.at(evaluation.step)
         row = EvaluationRecord(trainer_id=trainer.id, step=evaluation.step, at=at, metrics=evaluation.metrics)
         session.merge(row)
-
-
-def _share_since(evaluation: Evaluation, first: int, newest: int) -> float:
-    """What share of the time in which the steps from `first` to `newest` were taken has passed since the
-    evaluation."""
-    steps = newest - max(first, evaluation.step)
-    return min(1.0, max(0, steps) / (newest - first)) if newest > first else 0.0
 
 
 def _count_steps(
@@ -236,8 +242,8 @@ def _count_steps(
             begin = row.step
     size = progress.nodes
     done[size] = max(0, done.get(size, 0)) + progress.step - begin
-    counted = {size: trainer.steps_at_size.get(size, 0) + max(0, steps) for size, steps in done.items()}
-    trainer.steps_at_size = trainer.steps_at_size | counted
+    steps_at_size = {size: trainer.steps_at_size.get(size, 0) + max(0, steps) for size, steps in done.items()}
+    trainer.steps_at_size = trainer.steps_at_size | steps_at_size
 
 
 def _first_step(session: Session, trainer: Trainer) -> int:
@@ -256,6 +262,7 @@ def _record_switch(session: Session, trainer: Trainer, fragment: Fragment, switc
     stall_s = _stall_s(trainer, row, switch, now)
     cause = _cause_of_stall(session, row, switch)
     row.formed_at, row.step, row.stall_s, row.source = now, switch.step, stall_s, switch.source
+    trainer.pace = None  # That of other nodes says nothing of these.
     attempts.resumed(trainer, switch.step, switch.source)
     if stall_s is not None:
         trainer.stall_s += stall_s
@@ -357,8 +364,8 @@ def _log_switch(session: Session, trainer: Trainer, row: GenerationRecord, switc
         session,
         "generation.formed",
         trainer.name,
-        f"generation {switch.generation} ({row.cause}): {where} at step {switch.step} "
-        f"on {len(row.nodes)} node{'s' * (len(row.nodes) != 1)}{stall}",
+        f"generation {switch.generation} ({row.cause}): {where} at step {switch.step:,} "
+        f"on {counted(len(row.nodes), 'node')}{stall}",
         generation=switch.generation,
         nodes=row.nodes,
         stall_s=row.stall_s,

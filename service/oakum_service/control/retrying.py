@@ -14,6 +14,8 @@ from oakum_service.errors import Conflict
 from oakum_service.logs.fields import about
 from oakum_service.states import TrainerState
 
+_RETRIED = (TrainerState.FAILED, TrainerState.CANCELLED)
+
 
 def retry(session: Session, trainer: Trainer, by: str, now: float, gone: Path | None = None) -> None:
     """Let an ended trainer wait for nodes again; crashes until now no longer count. It goes on from its newest
@@ -33,9 +35,16 @@ def retry(session: Session, trainer: Trainer, by: str, now: float, gone: Path | 
     if trainer.account is not None:
         trainer.account = trainer.account.reopened()
     step = trainer.checkpoint_step
-    where = "from its beginning" if step is None else f"from its checkpoint of step {step}"
+    where = "from its beginning" if step is None else f"from its checkpoint of step {step:,}"
     with about(trainer=trainer.id):
         event_log.record(session, "trainer.retried", trainer.name, f"{by} lets it go on {where}")
+
+
+def way_on(trainer: Trainer) -> str:
+    """What may be done with a trainer that has ended, as a clause."""
+    if TrainerState(trainer.state) in _RETRIED:
+        return f"`oakum retry {trainer.name}` lets it go on, and then it can be"
+    return f"`oakum submit SPEC --from {trainer.name}` begins from its state"
 
 
 def _refuse_others(session: Session, trainer: Trainer, gone: Path | None) -> None:

@@ -72,7 +72,7 @@ def test_show_tells_where_time_went_and_what_rescales_cost(
         "after losses": "2.2 s 0.3%",
         "starting cold": "21 s 3.3%",
         "without nodes": "1 min 36 s 15.0%",
-        "warm-up": "33 s of nodes, meanwhile; 4.1 s in the median, 3.9 s last",
+        "warm-up": "33 s node-time before nodes joined; 4.1 s in the median, 3.9 s last",
         "Samples": "76,800 of 307,200",
         "Rescales": "4 (0 nodes gained, 0 lost), 1.25 s of stalls in all, 0.31 s in the last",
     }

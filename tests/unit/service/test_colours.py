@@ -12,7 +12,7 @@ from cells import each
 FOLDER = files("oakum_service") / "dashboard" / "static"
 THEMES = ("light", "dark")
 TONES = [f"tone-{number}" for number in range(8)]
-STALLS = ["stall-grow", "stall-shrink", "stall-loss"]
+STALLS = ["stall-grow", "stall-shrink", "stall-loss", "stall-cold"]
 USES = ["foreground", "training", "idle"]
 EYES = {
     "all cones": ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
@@ -136,6 +136,6 @@ def test_colours_are_named_in_one_table() -> None:
 
 def test_what_warms_up_is_outlined_in_its_tone() -> None:
     rules = dict(re.findall(r"^(\S[^{]*?) \{([^}]*)\}", sheet("style.css"), re.M))
-    outlines = {".plot .warming": "stroke", ".use-cold_start": "shadow", ".key.both": "shadow"}
+    outlines = {".plot .warming": "stroke", ".key.both": "shadow"}
     for selector, outline in outlines.items():
         assert re.search(rf"{outline}: [^;]*var\(--tone\)", rules[selector]), selector

@@ -140,6 +140,20 @@ def paced(trainer: ScriptedTrainer, steps: int, seconds: float, reading_s: float
     trainer.turn()
 
 
+def test_what_a_step_cost_on_other_nodes_is_not_told_of_these(trainer: ScriptedTrainer) -> None:
+    paced(trainer, 5, 10.0, 1.0)
+    assert trainer.view.pace is not None
+    trainer.launch("b")
+    trainer.say("b", Phase.READY, startup_s=1.0)
+    trainer.turn()
+    trainer.switch("a", 2, 5)
+    trainer.say("a", pace=None)
+    trainer.turn()
+    assert trainer.view.pace is None
+    paced(trainer, 3, 12.0, 6.0)
+    assert trainer.view.pace.step_s == 4.0
+
+
 def test_a_first_step_that_reads_for_minutes_is_told_as_such_and_not_as_0(trainer: ScriptedTrainer) -> None:
     paced(trainer, 0, 500.0, 485.0)
     view = trainer.view

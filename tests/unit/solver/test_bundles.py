@@ -109,8 +109,8 @@ def test_a_trainer_does_not_wait_for_what_it_could_have_more() -> None:
     reason = plan.allocations[0].reason
     assert (plan.allocations[0].nodes, reason.why) == ((), Why.BELOW_MINIMUM)
     assert (
-        reason.text
-        == "it needs at least 4 nodes, which would add 480 samples in the next 2 min, but no node is free"
+        reason.text == "it needs at least 4 nodes, which would add 480 samples in the 2 min after the plan, "
+        "but no node is free"
     )
 
 

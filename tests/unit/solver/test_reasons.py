@@ -64,14 +64,15 @@ def test_a_stall_that_costs_more_than_the_node_adds() -> None:
     asked = problem((trainer("a", grow_stall_s=40.0),), nodes("n1 n2", "a"), nodes("n3"))
     assert reason(asked) == Reason(
         Why.STALL_NOT_WORTH_IT,
-        "a third node would add 600 samples in the next 1 min, but the stall of the change would cost "
+        "a third node would add 600 samples in the 1 min after the plan, but the stall of the change would cost "
         "1,200 samples",
         gain=600.0,
         cost=1200.0,
     )
     assert reason(replace(asked, terms=PUBLISHED)) == Reason(
         Why.STALL_NOT_WORTH_IT,
-        "a third node would add 600 samples in the next 1 min, but the stall of the change would cost 800 samples",
+        "a third node would add 600 samples in the 1 min after the plan, "
+        "but the stall of the change would cost 800 samples",
         gain=600.0,
         cost=800.0,
     )
@@ -98,7 +99,7 @@ def test_others_gain_more_names_who() -> None:
     assert given.why is Why.OTHERS_GAIN_MORE
     assert given.other == "c"
     assert given.text == (
-        "a first node would add 600 samples (times its weight) in the next 1 min, "
+        "a first node would add 600 samples (times its weight) in the 1 min after the plan, "
         "but c, which would miss it least, would lose 2,400 samples"
     )
     assert (given.gain, given.cost) == (600.0, 2400.0)
@@ -108,7 +109,8 @@ def test_below_the_minimum() -> None:
     given = reason(problem((trainer("a", min_nodes=4), trainer("b")), nodes("n1 n2 n3")))
     assert given == Reason(
         Why.BELOW_MINIMUM,
-        "it needs at least 4 nodes, which would add 2,400 samples in the next 1 min, but no node is free",
+        "it needs at least 4 nodes, which would add 2,400 samples in the 1 min after the plan, "
+        "but no node is free",
         gain=2400.0,
     )
 
@@ -117,8 +119,8 @@ def test_too_few_for_the_next_size() -> None:
     given = reason(problem((trainer("a", sizes=(1, 2, 4, 8)),), nodes("n1 n2 n3 n4", "a"), nodes("n5 n6 n7")))
     assert given == Reason(
         Why.BELOW_NEXT_SIZE,
-        "the next larger size that it may have is 8 nodes, which would add 2,400 samples in the next 1 min, "
-        "but only 3 more nodes are free",
+        "the next larger size that it may have is 8 nodes, which would add 2,400 samples in the 1 min "
+        "after the plan, but only 3 more nodes are free",
         gain=2400.0,
     )
 
@@ -127,7 +129,7 @@ def test_a_size_that_others_would_have_to_give_up_for() -> None:
     one = trainer("a", min_nodes=2, max_nodes=4, sizes=(2, 4))
     asked = problem((one, trainer("b", FAST, max_nodes=2)), nodes("n1 n2 n3 n4"))
     assert reason(asked).text == (
-        "4 nodes would add 1,200 samples in the next 1 min, "
+        "4 nodes would add 1,200 samples in the 1 min after the plan, "
         "but b, which would miss them least, would lose 2,400 samples"
     )
 
@@ -173,7 +175,7 @@ def test_a_higher_priority() -> None:
     given = reason(problem((trainer("a", FAST), trainer("b", priority=1)), nodes("n1 n2")))
     assert given == Reason(
         Why.PRIORITY,
-        "a first node would add 1,200 samples in the next 1 min, "
+        "a first node would add 1,200 samples in the 1 min after the plan, "
         "but trainers of a higher priority, such as b, have every node that it can use",
         gain=1200.0,
         cost=600.0,
@@ -210,7 +212,7 @@ def test_nodes_of_another_type_are_no_split_that_could_be_better() -> None:
 def test_the_objectives_unit_is_named() -> None:
     given = reason(problem((trainer("a"), trainer("b", weight=2)), nodes("n1"), objective=NamedObjective.SPEEDUP))
     assert given.text == (
-        "a first node would add 60 s of training on one node (times its weight) in the next 1 min, "
+        "a first node would add 60 s of training on one node (times its weight) in the 1 min after the plan, "
         "but b, which would miss it least, would lose 120 s"
     )
 

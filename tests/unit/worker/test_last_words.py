@@ -67,7 +67,7 @@ def link_to(service: Busy) -> ServiceLink:
     return ServiceLink(fragment_config(Path("/nowhere"), service_url=service.url), lambda _: None)
 
 
-@pytest.mark.parametrize("service", [20], indirect=True)
+@pytest.mark.parametrize("service", [3], indirect=True)
 def test_a_service_that_is_busy_is_told_again_until_it_hears(service: Busy) -> None:
     link_to(service).stop(LAST, lambda: False)
     assert service.heard == [LAST]
@@ -97,6 +97,29 @@ def test_how_training_has_ended_is_told_to_a_service_that_comes_back(
     monkeypatch.setattr(service_link, "_LAST_WORDS_S", 0.0)
     link_to(service).stop(last := LAST.model_copy(update={"phase": phase}), lambda: False)
     assert service.heard[-1:] == [last]
+
+
+def test_a_service_that_refuses_how_training_has_ended_is_not_waited_for_as_one_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        asked.append(request.method)
+        return httpx.Response(422, text="phase: not one of 'warming'")
+
+    monkeypatch.setattr(httpx, "Client", partial(httpx.Client, transport=httpx.MockTransport(refuse)))
+    monkeypatch.setattr(service_link, "_LAST_WORDS_S", 0.7)
+    config = fragment_config(Path("/nowhere")).model_copy(update={"orphan_timeout_s": 3600.0})
+    link = ServiceLink(config, lambda _: None)
+    stopping = threading.Thread(
+        target=link.stop, args=(LAST.model_copy(update={"phase": Phase.FINISHED}), lambda: False)
+    )
+    stopping.daemon = True
+    stopping.start()
+    stopping.join(timeout=60.0)
+    assert not stopping.is_alive()
+    assert len(asked) <= 3, "as often as other reports are sent again"
 
 
 def test_a_last_report_that_is_being_posted_is_not_posted_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,28 +93,31 @@ class ServiceLink:
 
     def stop(self, last: FragmentReport, in_a_hurry: Callable[[], bool]) -> None:
         """Stop both threads, and see that the `last` report is posted, trying for at most 10 s, or the orphan
-        timeout where it tells how training has ended, or 0.6 s if `in_a_hurry()` becomes true. Returns whether or
-        not that succeeds."""
+        timeout where it tells how training has ended and the service is away, or 0.6 s if `in_a_hurry()` becomes
+        true. Returns whether or not that succeeds."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         began_s = time.monotonic()
         patience_s = self._config.orphan_timeout_s if last.phase in _OUTCOMES else _LAST_WORDS_S
+        again_s = began_s
         while self._sent is not last:
-            given_s = _HURRIED_LAST_WORDS_S if in_a_hurry() else patience_s
-            left_s = began_s + given_s - time.monotonic()
+            now_s = time.monotonic()
+            left_s = began_s + (_HURRIED_LAST_WORDS_S if in_a_hurry() else patience_s) - now_s
             if left_s <= 0:
                 return
             with self._changed:
-                if self._posting is last:
+                if self._posting is last or now_s < again_s:
                     self._changed.wait(timeout=min(left_s, _LOOK_S))
                     continue
             try:
                 self._send(last, timeout_s=min(max(left_s, 0.05), _LONGEST_TRY_S))
                 return
-            except httpx.HTTPError:
+            except httpx.HTTPError as error:
+                if _is_refusal(error):
+                    patience_s = _LAST_WORDS_S  # A service that is there has heard it.
+                again_s = time.monotonic() + _wait_s(error)
                 self._look_up()
-                time.sleep(min(_LOOK_S, max(left_s, 0.0)))
 
     def _post(self) -> None:
         while not self._stopping:
@@ -204,6 +207,13 @@ class ServiceLink:
         if url != self._url:
             _log.info("the service has moved to %s", url)
             self._url = url
+
+
+def _is_refusal(error: httpx.HTTPError) -> bool:
+    """Whether the service has answered that it does not take this, and will not later."""
+    if not isinstance(error, httpx.HTTPStatusError):
+        return False
+    return error.response.is_client_error and error.response.status_code != httpx.codes.TOO_MANY_REQUESTS
 
 
 def _wait_s(error: httpx.HTTPError | ValidationError) -> float:

@@ -183,6 +183,9 @@ class TrainerView(BaseModel):
     with `auto`, as was decided before it got its present fragments."""
     slots_reason: str = ""
     """Why, as one sentence, if its spec leaves that to the service and nodes are given in parts."""
+    plans_by_measured_rates: bool = True
+    """Whether plans count the rates that were measured; else those of its spec's curve, or without one each node
+    as much as the first."""
 
     @model_validator(mode="before")
     @classmethod

@@ -4,7 +4,7 @@ import { lossOf } from "./compare_axis.js";
 import { button } from "./controls.js";
 import { h, setText } from "./dom.js";
 import { notLoaded } from "./faults.js";
-import { decimal, duration, nodes, rate } from "./format.js";
+import { count, decimal, duration, nodes, rate } from "./format.js";
 import { serviceNow } from "./time.js";
 import { TimeAxis, written } from "./time_axis.js";
 
@@ -195,7 +195,7 @@ export class Charts {
     const { range, whole } = this.axis;
     made.xaxis.range = range ?? whole;
     const isFirst = figure === this.figures.find(({ figure: { hidden } }) => !hidden);
-    setText(figure.hint, isFirst && made.shapes.length ? "dotted: its nodes change" : "");
+    setText(figure.hint, isFirst ? hintOf(this.#points, made, this.zoomable) : "");
     if (!this.zoomable) return made;
     made.xaxis.fixedrange = false;
     return { ...made, dragmode: "zoom", uirevision: range?.join() ?? "whole" };
@@ -259,7 +259,7 @@ function band({ between }, x, points, style) {
 
 export function layout({ chart, area }, points, style) {
   const grid = style.getPropertyValue("--line").trim();
-  const axis = { gridcolor: grid, linecolor: grid, zeroline: false, fixedrange: true, nticks: 4, tickfont: { size: 11 } };
+  const axis = { gridcolor: grid, linecolor: grid, zeroline: false, fixedrange: true, nticks: 6, tickfont: { size: 11 } };
   return {
     autosize: true,
     height: area.clientHeight,
@@ -280,9 +280,22 @@ export function layout({ chart, area }, points, style) {
   };
 }
 
+/** What the dotted lines are, or why there are none. */
+function hintOf(points, { shapes }, isZoomable) {
+  if (shapes.length) return "dotted: its nodes change";
+  const numChanges = changes(points).length;
+  const often = `its nodes change ${count(numChanges)} times`;
+  return numChanges ? `${often}${isZoomable ? ": choose a range to see when" : ""}` : "";
+}
+
+/** The points at which the trainer's size changes. */
+function changes(points) {
+  return points.filter(({ nodes: size }, i) => i > 0 && size !== null && points[i - 1].nodes !== null && size !== points[i - 1].nodes);
+}
+
 /** A line where the trainer's size changes, unless it changes too often for that. */
 function marks(points, style) {
-  const changed = points.filter(({ nodes: size }, i) => i > 0 && size !== null && points[i - 1].nodes !== null && size !== points[i - 1].nodes);
+  const changed = changes(points);
   if (changed.length > MOST_MARKS) return [];
   const line = { color: style.getPropertyValue("--muted").trim(), width: 1, dash: "dot" };
   return changed.map(({ at }) => ({ type: "line", x0: written(at), x1: written(at), yref: "paper", y0: 0, y1: 1, line, opacity: 0.45, layer: "below" }));

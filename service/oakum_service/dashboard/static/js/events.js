@@ -1,13 +1,14 @@
 // What happened, newest first.
 
+import { button } from "./controls.js";
 import { h } from "./dom.js";
 import { notLoaded } from "./faults.js";
-import { lately } from "./format.js";
+import { lately, prose } from "./format.js";
 import { serviceNow } from "./time.js";
 
 const KEPT = 200;
 /** Kinds whose words are not those of their code. */
-const WORDS = { "node.hole": "Node idle", "node.foreground": "Node taken", "trainer.unpaused": "Pause ended", "generation.formed": "Nodes changed" };
+const WORDS = { "node.hole": "Node idle", "node.foreground": "Node taken", "trainer.unpaused": "Pause ended", "generation.formed": "Nodes changed", "fragment.left": "Fragment ended" };
 const MOODS = {
   good: ["running", "finished", "resumed", "answers"],
   warn: ["waiting", "paused", "held", "cancelling", "cancelled", "warning", "avoided", "unavailable", "stopping"],
@@ -33,9 +34,9 @@ export class EventFeed {
     this.root.replaceChildren(h("p", { class: "empty" }, "Loading…"));
   }
 
-  /** Says why there is none to show; what has been read stays. */
-  fail(why) {
-    if (!this.#isRead) this.root.replaceChildren(h("p", { class: "empty" }, notLoaded(why)));
+  /** Says why there is none to show, and offers to try again; what has been read stays. */
+  fail(why, retry) {
+    if (!this.#isRead) this.root.replaceChildren(h("p", { class: "empty" }, notLoaded(why), " ", button("Try again", retry)));
   }
 
   /** Shows the newest events, in any order. */
@@ -60,7 +61,7 @@ export function item(event) {
     "div",
     { class: `event mood-${moodOf(event.kind)}`, "data-event": event.id },
     h("time", { datetime: moment.toISOString(), title: moment.toUTCString() }, lately(event.at, serviceNow())),
-    h("p", {}, h("span", { class: "kind", title: event.kind }, wordsOf(event.kind)), " ", h("strong", {}, event.subject), " ", event.message),
+    h("p", {}, h("span", { class: "kind", title: event.kind }, wordsOf(event.kind)), " ", h("strong", {}, event.subject), " ", prose(event.message)),
   );
 }
 

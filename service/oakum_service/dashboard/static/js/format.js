@@ -3,6 +3,8 @@
 const NARROW = "\u202f";
 const NONE = "–";
 const UNIT = /(\d) (%|ms|s|min|h|d)(?![\w-])/g;
+/** Of a word: those of quotations have no letter on one side. */
+const APOSTROPHE = /(?<=\p{L})'(?=\p{L})|(?<=\p{L}s)'(?= \p{L})/gu;
 const PER_SECOND = / \/ s(?!\w)/g;
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
@@ -71,6 +73,19 @@ export function nodeTime(nodeSeconds, unit = nodeSeconds >= 7200 ? "node-hours" 
   return [number < 100 ? number.toFixed(1) : count(number), unit];
 }
 
+/** Parts of a whole in one unit of node-time, so rounded that they add up to it as it is written. */
+export function nodeTimes(parts, unit) {
+  const perUnit = unit === "node-hours" ? 3600 : 60;
+  const whole = parts.reduce((sum, part) => sum + part, 0) / perUnit;
+  const places = whole < 100 ? 1 : 0;
+  const units = parts.map((part) => (part / perUnit) * 10 ** places);
+  const down = units.map(Math.floor);
+  const left = Math.round(whole * 10 ** places) - down.reduce((sum, part) => sum + part, 0);
+  const byRest = units.map((_, i) => i).sort((a, b) => units[b] - down[b] - (units[a] - down[a]));
+  for (const i of byRest.slice(0, Math.max(0, left))) down[i] += 1;
+  return down.map((part) => (places ? (part / 10).toFixed(1) : count(part)));
+}
+
 /** An amount of memory. */
 export function bytes(number) {
   const [unit, size] = number >= 2 ** 30 ? ["GiB", 2 ** 30] : ["MiB", 2 ** 20];
@@ -79,7 +94,7 @@ export function bytes(number) {
 
 /** A sentence with commands in it, without marks that only terminals read, and with each number beside its unit. */
 export function prose(text) {
-  return text.replaceAll(/`([^`]*)`/g, "“$1”").replaceAll(UNIT, `$1${NARROW}$2`).replaceAll(PER_SECOND, `${NARROW}/${NARROW}s`);
+  return text.replaceAll(/`([^`]*)`/g, "“$1”").replaceAll(UNIT, `$1${NARROW}$2`).replaceAll(APOSTROPHE, "’").replaceAll(PER_SECOND, `${NARROW}/${NARROW}s`);
 }
 
 /** The time of day in UTC, as in all that the service says and the command line prints. */

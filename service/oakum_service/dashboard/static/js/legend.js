@@ -6,19 +6,22 @@ import { tone } from "./tones.js";
 const MOST_TRAINERS = 12;
 
 /**
- * `drawn` has the trainers that the picture shows, also those that have no node now; `announced` has the kinds of what the scheduler announces; `mark` is called with the trainer that the reader wants to
- * tell from the others, or null.
+ * What the `picture` shows of the nodes, also trainers that have no node now; `announced` has the kinds of what the
+ * scheduler announces; the picture marks the trainer that the reader wants to tell from the others.
  */
-export function showLegend(element, nodes, drawn, announced, mark) {
-  const present = [...new Set([...nodes.map((node) => node.trainer).filter(Boolean), ...drawn])].sort();
+export function showLegend(element, nodes, picture, announced) {
+  const mark = (trainer) => picture.mark(trainer);
+  const unknown = picture.hasUnknown;
+  const present = [...new Set([...nodes.map((node) => node.trainer).filter(Boolean), ...picture.drawnTrainers])].sort();
   const trainers = present.slice(0, MOST_TRAINERS);
   const unavailable = nodes.some((node) => node.state === "unavailable");
   const expected = nodes.some((node) => node.hole_ends_at !== null && node.hole_ends_at !== undefined);
   const [job, reservation] = ["job", "reservation"].map((kind) => announced.has(kind));
-  setChildren(element, [present, unavailable, expected, job, reservation], () => [
+  setChildren(element, [present, unavailable, unknown, expected, job, reservation], () => [
     entry("foreground", "Foreground job"),
     entry("hole", "Idle"),
     unavailable ? entry("unavailable", "Unavailable") : "",
+    unknown ? entry("unknown", "Not known") : "",
     expected ? entry("expected", "Foreground job expected") : "",
     job ? entry("announced", "Foreground job announced") : "",
     reservation ? entry("reserved", "Reservation") : "",

@@ -20,7 +20,7 @@ const RETRY_MS = 2000;
 const api = new Api();
 const overview = new Overview();
 const feed = new EventFeed(byId("events"));
-const firstAnswer = new FirstAnswer(byId("first-answer"), [byId("view"), byId("overview")], () => (session ? session.refresher.anew() : again()));
+const firstAnswer = new FirstAnswer(byId("first-answer"), [byId("view"), byId("overview")], () => askAgain());
 let streaming = false;
 let offline = false;
 let updatedAt = null;
@@ -28,6 +28,7 @@ let session = null;
 /** Signs in as was tried last, where nothing has answered; `retrying` is the timer of doing so. */
 let again = () => {};
 let retrying = null;
+const askAgain = () => (session ? session.refresher.anew() : again());
 let path = null;
 /** Id of what had the focus when a session ended, which gets it back in the next one; null for a page that has just been opened. */
 let left = null;
@@ -77,7 +78,7 @@ async function startEvents(mine) {
     ({ events } = await api.get("v1/events/recent?limit=50"));
   } catch (error) {
     mine.following = false;
-    if (!mine.ending.signal.aborted) feed.fail(error.message);
+    if (!mine.ending.signal.aborted) feed.fail(error.message, askAgain);
     throw error;
   }
   if (mine.ending.signal.aborted) return;
@@ -141,8 +142,8 @@ function signInAnew() {
 function showFault(error) {
   offline = !(error instanceof Refused);
   if (offline) {
-    overview.freeze(error.message);
-    feed.fail(error.message);
+    overview.freeze(error.message, updatedAt);
+    feed.fail(error.message, askAgain);
   }
   const what = error instanceof Unreachable ? `Cannot reach the Oakum service at ${location.host}: ` : "Cannot show what the service answers: ";
   const text = error instanceof Refused ? `${sentence(prose(error.message))}.` : `${what}${error.message}. It is asked again every few seconds${error instanceof Unreachable ? ": see that it runs, and that this machine reaches it" : ""}.`;
@@ -157,10 +158,18 @@ function sentence(text) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
+/** [class, words]. Nothing is live before the first answer has come. */
+function livenessOf() {
+  if (offline) return ["down", "Offline"];
+  if (updatedAt === null) return ["", "Loading…"];
+  return streaming ? ["live", "Live"] : ["polling", "Every 2 s"];
+}
+
 function showLiveness() {
   const element = byId("liveness");
-  element.className = `liveness ${offline ? "down" : streaming ? "live" : "polling"}`;
-  setText(element, offline ? "Offline" : streaming ? "Live" : "Every 2 s");
+  const [kind, words] = livenessOf();
+  element.className = `liveness ${kind}`;
+  setText(element, words);
   element.title = updatedAt === null ? "" : `Last update ${clock(updatedAt)}`;
   const hold = byId("hold");
   if (hold) hold.disabled = offline;

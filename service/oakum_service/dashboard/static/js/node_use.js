@@ -14,10 +14,10 @@ const OLD_S = 60;
 const ALL = "";
 const MOMENT_S = 1e-3;
 
-/** The age of the newest numbers, where agents should have told newer ones; empty otherwise. */
-function ageOf({ latest }) {
-  const age_s = latest ? serviceNow() - latest.at : 0;
-  return age_s > OLD_S ? `${duration(age_s)} ago` : "";
+/** The age of the newest numbers, where agents should have told newer ones, or the trainer has no node; empty otherwise. */
+function ageOf({ latest, hasNodes }) {
+  const ageS = latest ? Math.round(serviceNow() - latest.at) : 0;
+  return latest && (ageS > OLD_S || !hasNodes) ? `${duration(Math.max(0, ageS))} ago` : "";
 }
 
 const mean = (name) => (point) => point[name]?.mean ?? null;
@@ -50,6 +50,8 @@ export class NodeUse {
   #chosen = ALL;
   #asked = null;
   #askedAt = -Infinity;
+  /** The newest point, and the node that it is of if it is of one; null before the first answer. */
+  #latest = null;
 
   /** `get` asks the service; `axis` is that of the trainer's other charts. */
   constructor(get, path, axis) {
@@ -76,6 +78,7 @@ export class NodeUse {
     this.view = view;
     this.element.classList.add(tone(view.name));
     if (!this.charts.inView) return;
+    if (this.#latest !== null) this.#showNow();
     const asked = JSON.stringify([this.#chosen, this.axis.seconds, view.ended_at]);
     const isSettled = view.ended_at !== null || performance.now() - this.#askedAt < EVERY_MS;
     if (asked === this.#asked && isSettled) return;
@@ -89,6 +92,10 @@ export class NodeUse {
       this.#asked = null;
       this.charts.showFault(notLoaded(error.message), () => this.showAgain());
     }
+  }
+
+  #showNow() {
+    this.charts.showNow({ name: this.view.name, hasNodes: this.view.nodes.length > 0, ...this.#latest });
   }
 
   /** Another node, or another range of time, is wanted. */
@@ -111,7 +118,8 @@ export class NodeUse {
     const several = this.#chosen === ALL && names.length > 1;
     const node = several ? null : (nodes.find((one) => this.#chosen === ALL || one.node === this.#chosen) ?? null);
     this.charts.showSeries({ points: points.flatMap((point) => drawn(point, several)), key: this.#chosen });
-    this.charts.showNow({ name: this.view.name, latest: points.at(-1), node });
+    this.#latest = { latest: points.at(-1), node };
+    this.#showNow();
   }
 }
 

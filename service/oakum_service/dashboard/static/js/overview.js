@@ -2,7 +2,7 @@
 
 import { retryButtons } from "./actions.js";
 import { byId, setText } from "./dom.js";
-import { lately } from "./format.js";
+import { lately, prose } from "./format.js";
 import { showLegend } from "./legend.js";
 import { showNodes } from "./nodes.js";
 import { showSummary } from "./summary.js";
@@ -65,7 +65,7 @@ export class Overview {
 
   #showLegend() {
     const { picture, store } = this.timeline;
-    showLegend(byId("legend"), this.nodes.nodes, picture.drawnTrainers, store.announcedKinds, (trainer) => picture.mark(trainer));
+    showLegend(byId("legend"), this.nodes.nodes, picture, store.announcedKinds);
   }
 
   /** Another plan than the one that is shown has been made: the next refresh asks for it. */
@@ -79,15 +79,15 @@ export class Overview {
     showPlan((await api.get(PLAN)).plans[0]);
   }
 
-  /** Stops the clock, when the shown state may be outdated, and `why`. */
-  freeze(why) {
-    this.timeline.freeze(why);
+  /** Stops the clock at the time of which the shown state is, and tells `why`. */
+  freeze(why, at) {
+    this.timeline.freeze(why, at);
   }
 }
 
 function showPlan(plan) {
   const text = plan
-    ? `Plan ${plan.id} of ${lately(plan.made_at, serviceNow())}. ${plan.summary}`
+    ? `Plan ${plan.id} of ${lately(plan.made_at, serviceNow())}. ${prose(plan.summary)}`
     : "No plan yet: the first is made when a trainer waits and a node is idle.";
   setText(byId("plan"), text);
 }

@@ -1,7 +1,7 @@
 // The cluster in five figures.
 
 import { h, setChildren } from "./dom.js";
-import { count, duration, moment, nodeTime, percent, rate } from "./format.js";
+import { count, duration, moment, nodeTime, nodeTimes, percent, rate } from "./format.js";
 import { serviceNow } from "./time.js";
 
 /** `isAdmin`: whether the reader may do what is named for administrators. */
@@ -58,7 +58,7 @@ function whyUnused(cluster, trainers, free) {
 
 const CAUSES = [
   ["trained", "trained"],
-  ["stalled", "stalled"],
+  ["stalled", "stood still in rescales"],
   ["start_up", "started up"],
   ["late", "found late"],
   ["unwanted", "wanted by nobody"],
@@ -67,7 +67,8 @@ const CAUSES = [
 /** Where the idle node-time went, in `unit`: what trained, and the rest by cause. */
 function causesOf({ idle_time: went }, unit) {
   if (!went?.idle_node_s) return "";
-  const parts = CAUSES.map(([name, words]) => `${nodeTime(went[`${name}_node_s`], unit)[0]} ${words}`);
+  const times = nodeTimes(CAUSES.map(([name]) => went[`${name}_node_s`]), unit);
+  const parts = CAUSES.map(([, words], i) => `${times[i]} ${words}`);
   const since = isWhole(went) ? "" : ` since ${moment(went.since, false)}`;
   return `Used${since}, in ${unit}: ${parts.slice(0, 2).join(", ")}. Not used: ${parts.slice(2).join(", ")}.`;
 }

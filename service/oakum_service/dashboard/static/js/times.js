@@ -60,7 +60,7 @@ function each(known) {
 
 /** Warm-up is no part of the trainer's own time: its other nodes train meanwhile. */
 function warmUp({ start_up: startUp, time_spent: spent }) {
-  return { key: null, name: "Warm-up", value: duration(spent.warm_up_node_s), note: `of nodes, meanwhile${startUp ? `; ${each(startUp)}` : ""}` };
+  return { key: null, name: "Warm-up", value: duration(spent.warm_up_node_s), note: `node-time before nodes joined${startUp ? `; ${each(startUp)}` : ""}` };
 }
 
 function line({ key, name, value, note }) {

@@ -107,7 +107,7 @@ export class TrainerView {
   #showMore(view, { plan }, evaluations) {
     const found = [view.measured_rates, evaluations, view.checkpoint_step, view.best, view.spec, plan];
     setChildren(this.more, found, () =>
-      [panel("Measured sizes", sizesOf(view)), panel("Evaluations", evaluationsOf(evaluations, view.best)), panel("Checkpoints", checkpointsOf(view)), panel("Files", [downloads(view, this.api, this.path)])].filter(Boolean),
+      [panel("Measured sizes", sizesOf(view)), panel("Evaluations", evaluationsOf(evaluations, view)), panel("Checkpoints", checkpointsOf(view)), panel("Files", [downloads(view, this.api, this.path)])].filter(Boolean),
     );
   }
 }
@@ -127,15 +127,16 @@ function sizesOf({ measured_rates: rates }) {
   return [scrolling("Measured sizes", table("Measured sizes", SIZES, rows))];
 }
 
-function evaluationsOf(evaluations, best) {
+function evaluationsOf(evaluations, { name, best }) {
   if (evaluations.length === 0) return null;
   const names = [...new Set(evaluations.flatMap(({ metrics }) => Object.keys(metrics)))];
   const columns = [["Step", "number"], ["At", ""], ...names.map((name) => [metricName(name), "number"])];
   const newest = evaluations.toReversed();
   const values = names.map((name) => metricColumn(name, newest.map((each) => each.metrics[name] ?? null)));
   const rows = newest.map(({ step, at }, i) => [`${count(step)}${best?.step === step ? " (best)" : ""}`, moment(at)].concat(values.map((column) => column[i])));
+  const newestOnly = evaluations.length < MOST_EVALUATIONS ? [] : [h("p", {}, `The newest ${MOST_EVALUATIONS}; all of them: `, h("code", {}, `oakum metrics ${name} --csv`))];
   const chosen = best === null ? [] : [h("p", {}, `Best ${metricName(best.metric)}: ${metric(best.metric, best.value)} at step ${count(best.step)}.`)];
-  return [...chosen, scrolling("Evaluations", table("Evaluations", columns, rows))];
+  return [...chosen, ...newestOnly, scrolling("Evaluations", table("Evaluations", columns, rows))];
 }
 
 function checkpointsOf({ name, checkpoint_step: step, checkpoint_folder: folder, best }) {

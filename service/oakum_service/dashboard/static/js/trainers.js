@@ -237,14 +237,14 @@ function factsOf(view) {
   ];
 }
 
-/** Measured rates beside the smallest measured size's, with what the spec's curve predicts in brackets. */
-function speedUp({ measured_rates: rates, spec: { curve } }) {
+/** Measured rates beside the smallest measured size's, in brackets with what the spec predicts, or what plans count in their place. */
+function speedUp({ measured_rates: rates, spec: { curve }, plans_by_measured_rates: isPlannedBy }) {
   if (rates.length < 2) return [];
   const [base, ...others] = rates;
-  const predicted = (size) => (curve.length ? curveAt(curve, size) / curveAt(curve, base.nodes) : null);
+  const predicted = (size) => (curve.length ? curveAt(curve, size) / curveAt(curve, base.nodes) : isPlannedBy ? null : size / base.nodes);
   const told = others.map(({ nodes: size, samples_per_s: rate }) => {
     const expected = predicted(size);
-    const beside = expected === null ? "" : ` (predicted ${expected.toFixed(2)})`;
+    const beside = expected === null ? "" : ` (${isPlannedBy ? "predicted" : "plans count"} ${expected.toFixed(2)})`;
     return `${(rate / base.samples_per_s).toFixed(2)} on ${size}${beside}`;
   });
   return [[`Speed-up over ${nodes(base.nodes)}`, told.join(", ")]];
@@ -262,9 +262,10 @@ function curveAt(curve, size) {
 
 /** The time of a step and its parts. */
 function stepCost({ step_s: seconds, reading_share: reading, waiting_share: waiting }) {
-  const parts = [`data ${percent(reading)}`];
-  if (waiting !== null) parts.push(`other ranks ${percent(waiting)}`);
-  return `${duration(seconds)}: ${parts.join(", ")}, computing ${percent(Math.max(0, 1 - reading - (waiting ?? 0)))}`;
+  const [data, others] = [reading, waiting ?? 0].map((share) => Math.round(100 * share) / 100);
+  const parts = [`data ${percent(data)}`];
+  if (waiting !== null) parts.push(`other ranks ${percent(others)}`);
+  return `${duration(seconds)}: ${parts.join(", ")}, computing ${percent(Math.max(0, 1 - data - others))}`;
 }
 
 function checkpoint(view) {

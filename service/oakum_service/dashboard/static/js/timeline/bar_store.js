@@ -22,6 +22,11 @@ export class BarStore {
     return this.#keptFrom;
   }
 
+  /** From when on it was asked what nodes did, in Unix seconds; Infinity before the first answer. */
+  get askedFrom() {
+    return this.#loaded?.from ?? Infinity;
+  }
+
   /** When the first thing begins that the scheduler announces for any node, in Unix seconds; null for nothing. */
   get soonest() {
     return this.#soonest;

@@ -1,20 +1,26 @@
 // All nodes at once: a picture in which a row of pixels stands for several nodes.
 
-import { h } from "../dom.js";
+import { h, setChildren } from "../dom.js";
 import { count, percent } from "../format.js";
+import { fitEnd } from "../geometry.js";
 import { USES, USE_NAMES, occupancyOf, shareOf } from "./occupancy.js";
 
 const HEIGHT_PX = 380;
 const NARROWEST_PX = 2;
 /** Of few nodes the picture is lower. */
 const HIGHEST_ROW_PX = 24;
+/** Least height that a node's name takes. */
+const NAME_PX = 16;
 
 export class Density {
   #shares = null;
 
   constructor(root) {
     this.canvas = h("canvas", { class: "density", role: "img", "aria-label": "All nodes, not loaded yet" });
-    root.append(this.canvas);
+    this.names = h("div", { class: "density-names", "aria-hidden": "true" });
+    this.now = h("span", { class: "density-now" });
+    this.element = h("div", { class: "density-rows", hidden: "" }, this.names, this.canvas, this.now);
+    root.append(this.element);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#paint());
   }
 
@@ -28,19 +34,39 @@ export class Density {
     const columns = Math.max(10, Math.floor(width / NARROWEST_PX));
     const shares = await occupancyOf(api, { from, to: Math.min(to, now) }, Math.min(columns, 800), bands);
     this.#shares = shares.bands.length ? shares : null;
-    this.canvas.style.marginLeft = `${left}px`;
     this.#paint();
   }
 
   /** Places the picture for a window, stretched until a better one has come. */
-  place({ from, to }, left, width) {
+  place({ from, to }, now, left, width) {
     if (this.#shares === null) return;
     const scale = width / (to - from);
     const { style } = this.canvas;
+    const height = Math.min(HEIGHT_PX, HIGHEST_ROW_PX * this.#shares.bands.length);
+    this.now.hidden = now < from || now > to;
+    this.now.style.left = `${left + (now - from) * scale}px`;
+    this.#showNames(height, left);
     style.width = `${Math.max(1, (this.#shares.to - this.#shares.from) * scale)}px`;
-    style.height = `${Math.min(HEIGHT_PX, HIGHEST_ROW_PX * this.#shares.bands.length)}px`;
+    style.height = `${height}px`;
     style.marginLeft = `${left + (this.#shares.from - from) * scale}px`;
     style.clipPath = `inset(0 ${Math.max(0, (this.#shares.to - to) * scale)}px 0 ${Math.max(0, (from - this.#shares.from) * scale)}px)`;
+  }
+
+  /** The first node of every row, or of as many rows as have room for a name. */
+  #showNames(height, left) {
+    const { bands } = this.#shares;
+    const row = height / bands.length;
+    const every = Math.ceil(NAME_PX / row);
+    const named = bands.map(({ first }, i) => ({ first, top: i * row })).filter((_, i) => i % every === 0);
+    setChildren(this.names, [named, left], () =>
+      named.map(({ first, top }) => {
+        const name = h("span", {}, fitEnd(first, left - 12));
+        name.style.top = `${top}px`;
+        name.style.width = `${left - 10}px`;
+        name.style.lineHeight = `${Math.max(row, NAME_PX)}px`;
+        return name;
+      }),
+    );
   }
 
   /** What is told of a point of the page; the first node there. */

@@ -61,9 +61,9 @@ export class TimelinePanel {
     await this.#load();
   }
 
-  /** Stops the clock, when the shown state may be outdated, and `why`. */
-  freeze(why) {
-    this.#frozenAt ??= this.#now();
+  /** Stops the clock at the time of which the shown state is, null for now, and tells `why`. */
+  freeze(why, at) {
+    this.#frozenAt ??= at ?? this.#now();
     this.fail(why);
   }
 
@@ -76,7 +76,7 @@ export class TimelinePanel {
   /** Tells `why` what is still lacking does not come. */
   fail(why) {
     this.lack.fault = why;
-    this.strip.fail(why);
+    this.strip.fail(why, () => this.#tryAgain());
     this.lack.show(this.#isLacking());
   }
 
@@ -86,6 +86,11 @@ export class TimelinePanel {
 
   #now() {
     return this.#frozenAt ?? serviceNow();
+  }
+
+  /** Up to when things are known, and what that time is called. */
+  get #present() {
+    return { at: this.#now(), name: this.#frozenAt === null ? "now" : clock(this.#frozenAt) };
   }
 
   /** One after the other: a load that is wanted while another runs follows it. */
@@ -143,12 +148,12 @@ export class TimelinePanel {
     if (!this.picture.layOut(this.#rows, longest)) return;
     const shown = this.window.at(now);
     const forecast = (node) => this.#nodes.get(node)?.hole_ends_at;
-    this.picture.draw(shown, now, (node) => this.store.of(node), forecast, this.#inWords(nodes));
+    this.picture.draw(shown, this.#present, this.store, forecast, this.#inWords(nodes));
     this.picture.scroller.hidden = this.#isDense;
-    this.density.canvas.hidden = !this.#isDense;
+    this.density.element.hidden = !this.#isDense || this.density.isEmpty;
     byId("legend").hidden = this.#isDense; // Its colours are those of the strip, which names them.
     for (const id of ["rows-order", "rows-find"]) byId(id).disabled = this.#isDense; // They are about rows.
-    this.density.place(shown, this.picture.left, this.picture.width);
+    this.density.place(shown, now, this.picture.left, this.picture.width);
     this.keys.frame();
     this.strip.mark(this.window, now);
     this.#tellWindow(shown, now, nodes.length);
@@ -170,7 +175,8 @@ export class TimelinePanel {
     const searched = this.#isDense || this.finder.isComplete ? "" : "; only what ended last in this time was searched";
     const { leftOut } = this.store;
     const later = !this.#isDense && this.window.follows && leftOut ? `; ${count(leftOut)} more are announced, later` : "";
-    setText(byId("window"), `${some}${duration(this.window.span)}: ${when(from)} to ${this.window.follows ? (this.#isDense ? "now" : "now, and what is expected") : when(to)}${later}${kept}${searched}`);
+    const ahead = this.#isDense ? "" : `, and ${duration(to - now)} for what is expected`;
+    setText(byId("window"), `${some}${duration(this.window.span)}: ${when(from)} to ${this.window.follows ? `${this.#present.name}${ahead}` : when(to)}${later}${kept}${searched}`);
     byId("to-now").disabled = this.window.follows;
     for (const input of byId("ranges").querySelectorAll("input")) input.checked = this.window.follows && Number(input.value) === this.window.span;
     const none = byId("no-rows");
@@ -326,9 +332,10 @@ export class TimelinePanel {
   }
 
   #aboutAt(node, at) {
+    if (at < this.store.askedFrom) return { lines: [] };
     const bars = this.store.of(node);
     const fragment = bars?.fragments.findLast((bar) => bar.start_at <= at && (bar.end_at === null || at < bar.end_at));
-    return { lines: linesAbout(node, at, this.#now(), bars, this.#nodes?.get(node)), trainer: fragment?.trainer ?? null };
+    return { lines: linesAbout(node, at, this.#present, bars, this.#nodes?.get(node)), trainer: fragment?.trainer ?? null };
   }
 
   /** Keeps what was chosen below the picture, with the way to its trainer. */

@@ -7,15 +7,19 @@ import { h, s } from "../dom.js";
 import { clock, count, day } from "../format.js";
 import { blocks, fit, fitEnd, labelWidth, rowHeight, ticks } from "../geometry.js";
 import { tone } from "../tones.js";
-import { leftAt, toCome } from "./row_bars.js";
+import { leftAt, toCome, unknownParts } from "./row_bars.js";
 
 const AXIS_PX = 26;
 const RIGHT_PX = 6;
 /** How far the axis's names reach out to the left of the rows. */
 const BEFORE_PX = 20;
 const NAME_ROOM_PX = [64, 132];
+/** Patterns that fill a kind of bar; the others have colours by their class. */
+const FILLS = { unavailable: "url(#crossed)", unknown: "url(#unknown)" };
 const MOST_ELEMENTS = 700;
-const LABEL_GAP_PX = 8;
+/** Times without a bar that are narrower are none. */
+const LEAST_UNKNOWN_PX = 2;
+const LABEL_GAP_PX = 14;
 /** Share of the window that is drawn beyond its borders. */
 const BESIDE = 0.5;
 
@@ -30,6 +34,7 @@ export class Picture {
     root.append(this.axisBox, this.scroller);
     this.marked = null;
     this.drawnTrainers = new Set();
+    this.hasUnknown = false;
     this.left = 0;
     this.right = 0;
     this.row = 1;
@@ -67,21 +72,24 @@ export class Picture {
     return width > 0;
   }
 
-  /** Draws the rows in view for a window; `bars` gives a node's bars, `forecast` when its hole is expected to end. */
-  draw({ from, to }, now, bars, forecast, inWords) {
+  /**
+   * Draws the rows in view for a window. `present` is up to when things are known, `{ at, name }`; `store` has the nodes'
+   * bars, and `forecast` tells when a node's hole is expected to end.
+   */
+  draw({ from, to }, present, store, forecast, inWords) {
     this.from = from;
     this.to = to;
-    this.now = now;
+    this.now = present.at;
     this.scale = this.width / (to - from);
     const height = Math.max(this.rows.length, 1) * this.row;
     const marks = ticks(from - BESIDE * (to - from), to + BESIDE * (to - from), this.width * (1 + 2 * BESIDE));
-    this.#drawAxis(marks, now);
+    this.#drawAxis(marks, present);
     for (const [name, value] of [["width", this.#room], ["height", height], ["aria-label", inWords]]) this.plot.setAttribute(name, value);
     this.sliding = s("g");
     this.labels = s("g");
     this.paths = new Map();
     this.pending = [];
-    this.#drawBars(marks, height, now, bars, forecast);
+    this.#drawBars(marks, height, store, forecast);
     const cut = s("g", { "clip-path": "url(#shown)" }, this.sliding, this.labels);
     this.plot.replaceChildren(this.#definitions(height), cut, this.#names());
     this.moved = 0;
@@ -127,7 +135,9 @@ export class Picture {
     return isBeside ? null : { left, top: place * this.row, width: Math.max(right - left, 3), height: this.row };
   }
 
-  #drawBars(marks, height, now, bars, forecast) {
+  #drawBars(marks, height, store, forecast) {
+    const { now } = this;
+    const bars = (node) => store.of(node);
     for (const at of marks.moments) {
       const x = this.#x(at);
       this.sliding.append(s("line", { class: "tick", x1: x, x2: x, y1: 0, y2: height }));
@@ -137,9 +147,12 @@ export class Picture {
     const foreground = [];
     const fragments = [];
     this.drawnTrainers = new Set();
+    const beside = BESIDE * (this.to - this.from);
+    const [first, last] = [Math.max(store.askedFrom, this.from - beside), Math.min(now, this.to + beside)];
     for (const [node, place] of rowOf) {
       const known = bars(node);
       if (known === null) continue;
+      for (const part of unknownParts(known.stretches, first, last, LEAST_UNKNOWN_PX / this.scale)) this.#bar("unknown", part, place, { "data-node": node });
       for (const stretch of known.stretches) {
         if (stretch.state === "foreground") foreground.push({ ...stretch, node });
         else this.#bar(stretch.state === "hole" ? "hole" : "unavailable", stretch, place, { "data-node": node });
@@ -153,6 +166,7 @@ export class Picture {
       this.#label(many || interval.name || interval.job, { ...interval, start_at: leftAt(above, interval, now) }, first, "job-name", last - first + 1);
     }
     for (const [fragment, place] of fragments) this.#fragment(fragment, place);
+    this.hasUnknown = this.pending.some(({ kind }) => kind === "unknown");
     this.#flush();
     if (this.to > now) this.#expect(rowOf, now, bars, forecast, height);
     const x = this.#x(now);
@@ -170,7 +184,7 @@ export class Picture {
     this.#label(fragment.trainer, { ...fragment, start_at: training }, place, "trainer-name");
   }
 
-  /** Covers what is to come, and outlines what the scheduler announces there, else until when holes are expected. */
+  /** Marks the time that is to come, and outlines what the scheduler announces there, else until when holes are expected. */
   #expect(rowOf, now, bars, forecast, height) {
     const begin = this.#x(now);
     const last = this.to + BESIDE * (this.to - this.from);
@@ -207,8 +221,8 @@ export class Picture {
   #bar(kind, { start_at, end_at, count: merged = 1 }, place, data, numRows = 1) {
     const beside = BESIDE * this.width;
     const x = Math.max(this.#x(start_at), this.left - beside);
-    // What lasts goes on to the right: what is to come is drawn over it.
-    const end = end_at === null ? this.right + beside : Math.min(this.#x(end_at), this.right + beside);
+    // What lasts is known up to now, and no further.
+    const end = Math.min(this.#x(end_at ?? Math.max(this.now, start_at)), this.right + beside);
     if (end < this.left - beside || end < x) return;
     const width = Math.max(end - x - (merged > 1 ? 0 : Math.min(1, (end - x) / 4)), 0.8);
     this.pending.push({ kind, x, y: place * this.row + this.#gap / 2, width, height: numRows * this.row - this.#gap, data });
@@ -221,15 +235,14 @@ export class Picture {
       if (isFew) this.sliding.append(this.#rectangle(bar));
       else this.#trace(bar);
     }
-    const order = ["hole", "unavailable", "foreground", "warming", "training"];
+    const order = ["unknown", "hole", "unavailable", "foreground", "warming", "training"];
     const rank = (kind) => order.indexOf(kind.split(" ")[0]);
     const paths = [...this.paths.values()].sort((a, b) => rank(a.kind) - rank(b.kind));
-    for (const { kind, data, steps } of paths) this.sliding.append(s("path", { class: `${kind} many`, d: steps.join(""), ...data }));
+    for (const { kind, data, steps } of paths) this.sliding.append(s("path", { class: `${kind} many`, d: steps.join(""), fill: FILLS[kind], ...data }));
   }
 
   #rectangle({ kind, x, y, width, height, data }) {
-    const fill = kind === "hole" ? "url(#hatch)" : kind === "unavailable" ? "url(#crossed)" : null;
-    return s("rect", { class: kind, x: x.toFixed(1), y, width: width.toFixed(1), height, rx: this.row > 10 ? 2 : 0, fill, ...data });
+    return s("rect", { class: kind, x: x.toFixed(1), y, width: width.toFixed(1), height, rx: this.row > 10 ? 2 : 0, fill: FILLS[kind], ...data });
   }
 
   #trace({ kind, x, y, width, height, data }) {
@@ -271,15 +284,15 @@ export class Picture {
     return names;
   }
 
-  #drawAxis({ step, moments }, now) {
+  #drawAxis({ step, moments }, { at: now, name }) {
     this.axis.setAttribute("width", this.#room);
     this.axisSliding = s("g");
     const nowX = this.#x(now);
     const label = step >= 86400 ? day : (at) => clock(at, step < 60);
     const times = moments.map((at) => ({ x: this.#x(at), half: labelWidth(label(at)) / 2, text: s("text", { x: this.#x(at).toFixed(1), y: 16 }, label(at)) }));
-    this.times = times.filter(({ x, half }) => Math.abs(x - nowX) >= half + labelWidth("now") / 2 + LABEL_GAP_PX);
+    this.times = times.filter(({ x, half }) => Math.abs(x - nowX) >= half + labelWidth(name) / 2 + LABEL_GAP_PX);
     this.axisSliding.append(...this.times.map(({ text }) => text));
-    this.axisSliding.append(s("text", { class: "now-name", x: nowX.toFixed(1), y: 16 }, "now"));
+    this.axisSliding.append(s("text", { class: "now-name", x: nowX.toFixed(1), y: 16 }, name));
     const room = s("clipPath", { id: "axis-room" }, s("rect", { x: this.left - BEFORE_PX, y: 0, width: this.width + BEFORE_PX + RIGHT_PX, height: AXIS_PX }));
     this.axis.replaceChildren(s("defs", {}, room), s("g", { "clip-path": "url(#axis-room)" }, this.axisSliding));
   }
@@ -293,18 +306,12 @@ export class Picture {
   }
 
   #definitions(height) {
-    const hatch = s(
-      "pattern",
-      { ...tile("hatch", 6), patternTransform: "rotate(45)" },
-      s("rect", { class: "hatch-ground", width: 6, height: 6 }),
-      s("line", { class: "hatch-line", x1: 0, x2: 0, y1: 0, y2: 6 }),
-    );
     const crossed = s("pattern", tile("crossed", 5), s("path", { class: "crossed-line", d: "M0 0L5 5M5 0L0 5" }));
-    const [announced, reserved] = [["announced", 45], ["reserved", -45]].map(([kind, angle]) =>
+    const [announced, reserved, unknown] = [["announced", 45], ["reserved", -45], ["unknown", 45]].map(([kind, angle]) =>
       s("pattern", { ...tile(kind, 7), patternTransform: `rotate(${angle})` }, s("line", { class: `${kind}-line`, x1: 0, x2: 0, y1: 0, y2: 7 })),
     );
     const shown = s("clipPath", { id: "shown" }, s("rect", { x: this.left, y: 0, width: this.width, height }));
-    return s("defs", {}, hatch, crossed, announced, reserved, shown);
+    return s("defs", {}, crossed, announced, reserved, unknown, shown);
   }
 
   #x(at) {

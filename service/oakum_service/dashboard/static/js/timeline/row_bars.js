@@ -15,6 +15,19 @@ export function toCome(announced, now, to) {
   return announced.filter(isThere).map(({ start_at: start, end_at, kind, name, title }) => ({ start_at: Math.max(start, now), end_at, kind, name, title }));
 }
 
+/** The parts of the time from `from` to `to`, longer than `least` seconds, in which none of the stretches was: of them nothing is known. */
+export function unknownParts(stretches, from, to, least) {
+  const parts = [];
+  let known = from;
+  for (const { start_at: start, end_at: end } of stretches) {
+    if (start >= to) break;
+    parts.push({ start_at: known, end_at: start });
+    known = Math.max(known, end ?? to);
+  }
+  parts.push({ start_at: known, end_at: to });
+  return parts.filter(({ start_at: start, end_at: end }) => end - start > least);
+}
+
 /** The parts of a hole on which no fragment was. */
 function idleParts(hole, fragments, least) {
   const parts = [];

@@ -1,6 +1,7 @@
 // The strip below the picture: how all nodes were used over a long time, with the window to drag over it.
 
-import { h, s, setText } from "../dom.js";
+import { button } from "../controls.js";
+import { h, s, setChildren } from "../dom.js";
 import { notLoaded } from "../faults.js";
 import { clock, day, duration } from "../format.js";
 import { USES, USE_NAMES, occupancyOf, shareOf } from "./occupancy.js";
@@ -22,6 +23,7 @@ export class Strip {
     this.window = s("rect", { class: "strip-window", y: 1, height: HEIGHT_PX - 2, rx: 3 });
     this.told = h("span", {}, "Loading…");
     const keys = Object.entries({ ...USE_NAMES, rest: "unavailable, or not known" }).map(([use, name]) => h("li", {}, h("span", { class: `key strip-${use}` }), name));
+    keys.push(h("li", { class: "hint" }, "of several nodes: mixed shades"));
     this.caption = h("div", { class: "strip-caption" }, this.told, h("ul", { class: "legend", "aria-label": "Colours of the strip and of all nodes at once" }, ...keys));
     root.append(this.chart, this.caption);
     this.chart.addEventListener("pointerdown", (event) => this.#grab(event));
@@ -38,12 +40,16 @@ export class Strip {
     this.#shares = shares.bands.length ? shares : null;
     this.#asked = this.#shares && { reach, columns, at: now };
     if (this.#shares) this.#draw();
-    else setText(this.told, "Nothing is known yet of how the nodes were used.");
+    else this.#tell("Nothing is known yet of how the nodes were used.");
   }
 
-  /** Says why there is nothing yet; shares that are shown already stay. */
-  fail(why) {
-    if (this.#shares === null) setText(this.told, notLoaded(why));
+  /** Says why there is nothing yet, and offers to try again; shares that are shown already stay. */
+  fail(why, retry) {
+    if (this.#shares === null) setChildren(this.told, why, () => [notLoaded(why), " ", button("Try again", retry)]);
+  }
+
+  #tell(text) {
+    setChildren(this.told, text, () => [text]);
   }
 
   /** Shows where the window is. */
@@ -79,7 +85,7 @@ export class Strip {
     this.chart.setAttribute("aria-label", this.#inWords());
     this.chart.replaceChildren(...shapes, this.window);
     const sums = keptFrom > from + step ? `; before ${day(keptFrom)} hourly sums of idle and training` : "";
-    setText(this.told, `All nodes over ${duration(this.#asked.reach)}, since ${this.#asked.reach > 72_000 ? day(from) : clock(from, false)}${sums}. Drag over it to choose a time.`);
+    this.#tell(`All nodes over ${duration(this.#asked.reach)}, since ${this.#asked.reach > 72_000 ? day(from) : clock(from, false)}${sums}. Drag over it to choose a time.`);
   }
 
   #inWords() {

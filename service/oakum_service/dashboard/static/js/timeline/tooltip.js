@@ -36,8 +36,9 @@ export class Tip {
   }
 }
 
-/** Lines about `node` at the time `at`; none if nothing is known. */
-export function linesAbout(node, at, now, bars, state) {
+/** Lines about `node` at the time `at`; none if nothing is known. `present` is up to when things are known, `{ at, name }`. */
+export function linesAbout(node, at, present, bars, state) {
+  const { at: now } = present;
   if (at > now) return expected(node, at, now, bars, state);
   if (!bars) return [];
   const covers = (bar) => bar.start_at <= at && (bar.end_at === null || at < bar.end_at);
@@ -45,21 +46,22 @@ export function linesAbout(node, at, now, bars, state) {
   const stretch = bars.stretches[place];
   const after = bars.stretches[place + 1];
   const fragment = bars.fragments.findLast(covers);
-  if (stretch?.count > 1) return [`${node}: ${count(stretch.count)} jobs and idle times`, span(stretch, now), "zoom in to see each"];
-  if (stretch?.state === "foreground") return [`${node}: foreground job ${stretch.job}`, stretch.name, span(stretch, now)];
+  if (stretch?.count > 1) return [`${node}: ${count(stretch.count)} jobs and idle times`, span(stretch, present), "zoom in to see each"];
+  if (stretch?.state === "foreground") return [`${node}: foreground job ${stretch.job}`, stretch.name, span(stretch, present)];
   const ending = stretch?.end_at === null ? forecast(state, now) : endOf(after);
-  if (fragment) return [...about(node, fragment, at, now), ...ending];
-  if (stretch?.state === "hole") return [`${node}: idle`, span(stretch, now), ...ending];
-  return stretch ? [`${node}: ${stretch.state}`, stretch.job ? `kept for job ${stretch.job}` : "", span(stretch, now)].filter(Boolean) : [];
+  if (fragment) return [...about(node, fragment, at, present), ...ending];
+  if (stretch?.state === "hole") return [`${node}: idle`, span(stretch, present), ...ending];
+  if (!stretch) return [`${node}: nothing is known of this time`];
+  return [`${node}: ${stretch.state}`, stretch.job ? `kept for job ${stretch.job}` : "", span(stretch, present)].filter(Boolean);
 }
 
-function about(node, fragment, at, now) {
-  if (fragment.count > 1) return [`${node}: ${count(fragment.count)} fragments of ${fragment.trainer}`, span(fragment, now)];
+function about(node, fragment, at, present) {
+  if (fragment.count > 1) return [`${node}: ${count(fragment.count)} fragments of ${fragment.trainer}`, span(fragment, present)];
   const isWarming = fragment.training_at === null || at < fragment.training_at;
-  const warmUp = (fragment.training_at ?? fragment.end_at ?? now) - fragment.start_at;
+  const warmUp = (fragment.training_at ?? fragment.end_at ?? present.at) - fragment.start_at;
   const title = `${node}: ${fragment.trainer} ${isWarming ? "warms up" : "trains"}`;
   const cause = fragment.end_at === null ? [] : [CAUSES[fragment.cause] ?? `ended: ${fragment.cause || "no cause is known"}`];
-  return [title, span(fragment, now), `warm-up ${duration(warmUp)}`, ...cause];
+  return [title, span(fragment, present), `warm-up ${duration(warmUp)}`, ...cause];
 }
 
 function endOf(after) {
@@ -89,6 +91,6 @@ function forecast(state, now) {
   return [end > now ? `expected to last ${duration(end - now)} more` : "expected to end any moment"];
 }
 
-function span({ start_at: start, end_at: end }, now) {
-  return `${lately(start, now)} to ${end === null ? "now" : lately(end, now)}, ${duration((end ?? now) - start)}`;
+function span({ start_at: start, end_at: end }, { at: now, name }) {
+  return `${lately(start, now)} to ${end === null ? name : lately(end, now)}, ${duration((end ?? now) - start)}`;
 }
