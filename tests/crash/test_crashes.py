@@ -18,6 +18,7 @@ from running_service import (
     RunningService,
     events_of,
     formed_messages,
+    gated,
     nodes_of_fragments,
     small_spec,
     state_of,
@@ -121,9 +122,8 @@ def test_a_trainer_that_ends_while_no_service_runs_is_told_of_as_it_ended(
 ) -> None:
     spec = read_spec(EXAMPLES / "digits-classifier.yaml").model_copy(update={"epochs": 10, "max_nodes": 2})
     gate = tmp_path / "gate"
-    paced = {"entrypoint": "paced_classifier:task", "arguments": {"gate": str(gate), "step_s": 1.0}}
     client = service.start()
-    client.submit(spec.model_copy(update=paced))
+    client.submit(gated(spec, gate, 1.0))
     wait_for_size(client, spec.name, 2)
     service.kill()
     gate.touch()

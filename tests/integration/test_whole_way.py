@@ -13,6 +13,7 @@ from oakum_worker.spec import read_spec
 from running_service import (
     EXAMPLES,
     RunningService,
+    gated,
     small_spec,
     state_of,
     train_alone,
@@ -37,9 +38,8 @@ def test_the_classifier_on_holes_ends_as_an_uninterrupted_run_does(
     """Through three sizes, losing and regaining nodes: at least 95 % on held-out digits, and the same loss."""
     spec = read_spec(EXAMPLES / "digits-classifier.yaml").model_copy(update={"epochs": 10, "max_nodes": 3})
     gate = tmp_path / "gate"
-    paced = {"entrypoint": "paced_classifier:task", "arguments": {"gate": str(gate), "step_s": 2.0}}
     client = shared_service.client()
-    client.submit(spec.model_copy(update=paced))
+    client.submit(gated(spec, gate, 2.0))
     full = wait_for_size(client, spec.name, 3)
     shared_service.take_nodes(2, run_s=4.0)
     half = wait_for_generation(client, spec.name, full.generation, nodes=2)

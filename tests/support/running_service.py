@@ -272,6 +272,12 @@ def wait_for_steps(client: OakumClient, name: str) -> None:
         known = wait_until(f"{name} trains on", partial(_step_beyond, client, name, known))
 
 
+def gated(spec: TrainerSpec, gate: Path, step_s: float) -> TrainerSpec:
+    """A digits' classifier whose steps take `step_s` seconds until the file `gate` is there."""
+    paced = {"entrypoint": "paced_classifier:task", "arguments": {"gate": str(gate), "step_s": step_s}}
+    return spec.model_copy(update=paced)
+
+
 def train_alone(spec: TrainerSpec, folder: Path) -> dict[str, float]:
     """Train the spec in one process without disturbances, as a reference."""
     file = folder / f"{spec.name}-alone.json"

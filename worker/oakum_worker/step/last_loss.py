@@ -8,8 +8,8 @@ from typing import Any
 
 
 class LastLoss:
-    """The loss of the last finished step, before its update. A process that goes on from a state, or finds all
-    steps finished, tells it without a step of its own."""
+    """The loss of the last finished step, before its update. It is part of the state, so that a process that has
+    taken no step itself can tell it."""
 
     def __init__(self) -> None:
         self.value: float | None = None

@@ -13,7 +13,8 @@ const ORDER = new Intl.Collator("en", { numeric: true });
 
 /**
  * `columns` have a key, a title, a kind (a class of the cells), `of(row)`, by which rows are sorted and, if it is a text, searched, and `shown(row)`,
- * if the cell shows something else: a text, or `{key, make}` for elements. `filter` has a key, a label and `choices`,
+ * if the cell shows something else: a text, or `{key, make}` for elements; or `write(values)`, which gives the texts of all
+ * rows, where numbers of a column are written alike. `filter` has a key, a label and `choices`,
  * [value, text, test of a row] each. With `groups`, those of `RowGroups`, rows can be grouped and columns left out, and
  * with `views`, `SavedViews`, what is asked can be kept.
  */
@@ -21,6 +22,8 @@ export class Listing {
   #rows = [];
   #waits = true;
   #lines = new Map();
+  /** Key of a column that is written as a whole -> row -> text. */
+  #written = new Map();
   #drawn = PAGE;
   #typing = false;
   #searched = null;
@@ -54,6 +57,7 @@ export class Listing {
   /** Shows the rows as the address asks. */
   show(rows) {
     this.#rows = rows;
+    this.#written = new Map(this.columns.filter(({ write }) => write).map(({ key, of, write }) => [key, textsOf(rows, write(rows.map(of)))]));
     this.#waits = false;
     this.#searched = null;
     this.#draw();
@@ -194,10 +198,15 @@ export class Listing {
     const id = this.idOf(row);
     const line = this.#lines.get(id) ?? this.#newLine(id);
     this.columns.forEach((column, i) => {
-      fill(line.children[i], column.shown ? column.shown(row) : column.of(row));
+      fill(line.children[i], this.#contentOf(row, column));
       line.children[i].hidden = this.columnChoice.hides(column.key);
     });
     return line;
+  }
+
+  #contentOf(row, { key, of, shown, write }) {
+    if (write) return this.#written.get(key).get(row);
+    return shown ? shown(row) : of(row);
   }
 
   #newLine(id) {
@@ -205,6 +214,10 @@ export class Listing {
     this.#lines.set(id, line);
     return line;
   }
+}
+
+function textsOf(rows, texts) {
+  return new Map(rows.map((row, i) => [row, texts[i]]));
 }
 
 /** The id of a group's head among the lines, which no row has; undefined where rows are not grouped. */

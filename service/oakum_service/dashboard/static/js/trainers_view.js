@@ -34,8 +34,6 @@ export class TrainersView {
   title = "Trainers";
   #known = new TrainerList();
   #rows = [];
-  /** Trainer's id -> its loss as it is written. */
-  #losses = new Map();
   #chosen = new Set();
 
   constructor({ api, me, parts, query, refresh }) {
@@ -76,8 +74,6 @@ export class TrainersView {
     this.#rows = await this.#known.refresh(this.api);
     const live = new Set(this.#rows.filter(isLive).map(({ id }) => id));
     for (const id of this.#chosen) if (!live.has(id)) this.#chosen.delete(id);
-    const losses = decimals(this.#rows.map(({ loss }) => loss));
-    this.#losses = new Map(this.#rows.map(({ id }, i) => [id, losses[i]]));
     this.list.show(this.#rows);
     this.#showChosen();
   }
@@ -96,7 +92,7 @@ export class TrainersView {
       number("rate", "Samples/s", ({ samples_per_s: known }) => known, rate),
       number("left", "Time left", timeLeft, (seconds) => duration(Math.round(seconds))),
       number("age", "Age", ({ submitted_at: at }) => serviceNow() - at, (seconds) => duration(Math.round(Math.max(0, seconds)))),
-      { key: "loss", title: "Loss", kind: "number", of: ({ loss }) => loss, shown: ({ id }) => this.#losses.get(id) },
+      { key: "loss", title: "Loss", kind: "number", of: ({ loss }) => loss, write: decimals },
       { key: "tags", title: "Tags", kind: "", of: (row) => tagsOf(row).join(", ") || null, shown: (row) => (tagsOf(row).length ? { key: tagsOf(row), make: () => h("span", { class: "chips" }, ...chips(tagsOf(row))) } : "–") },
       { key: "wrong", title: "What is wrong", kind: "sentence", of: (row) => prose(ENDED.has(row.state) ? row.message : row.condition) || null },
     ];
