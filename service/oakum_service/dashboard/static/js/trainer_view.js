@@ -127,14 +127,14 @@ function sizesOf({ measured_rates: rates }) {
   return [scrolling("Measured sizes", table("Measured sizes", SIZES, rows))];
 }
 
-function evaluationsOf(evaluations, { name, best }) {
+function evaluationsOf(evaluations, { name: trainer, best }) {
   if (evaluations.length === 0) return null;
   const names = [...new Set(evaluations.flatMap(({ metrics }) => Object.keys(metrics)))];
   const columns = [["Step", "number"], ["At", ""], ...names.map((name) => [metricName(name), "number"])];
   const newest = evaluations.toReversed();
   const values = names.map((name) => metricColumn(name, newest.map((each) => each.metrics[name] ?? null)));
   const rows = newest.map(({ step, at }, i) => [`${count(step)}${best?.step === step ? " (best)" : ""}`, moment(at)].concat(values.map((column) => column[i])));
-  const newestOnly = evaluations.length < MOST_EVALUATIONS ? [] : [h("p", {}, `The newest ${MOST_EVALUATIONS}; all of them: `, h("code", {}, `oakum metrics ${name} --csv`))];
+  const newestOnly = evaluations.length < MOST_EVALUATIONS ? [] : [h("p", {}, `The newest ${MOST_EVALUATIONS}; all of them: `, h("code", {}, `oakum metrics ${trainer} --csv`))];
   const chosen = best === null ? [] : [h("p", {}, `Best ${metricName(best.metric)}: ${metric(best.metric, best.value)} at step ${count(best.step)}.`)];
   return [...chosen, ...newestOnly, scrolling("Evaluations", table("Evaluations", columns, rows))];
 }

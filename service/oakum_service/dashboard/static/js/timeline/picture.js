@@ -148,11 +148,11 @@ export class Picture {
     const fragments = [];
     this.drawnTrainers = new Set();
     const beside = BESIDE * (this.to - this.from);
-    const [first, last] = [Math.max(store.askedFrom, this.from - beside), Math.min(now, this.to + beside)];
+    const [asked, until] = [Math.max(store.askedFrom, this.from - beside), Math.min(now, this.to + beside)];
     for (const [node, place] of rowOf) {
       const known = bars(node);
       if (known === null) continue;
-      for (const part of unknownParts(known.stretches, first, last, LEAST_UNKNOWN_PX / this.scale)) this.#bar("unknown", part, place, { "data-node": node });
+      for (const part of unknownParts(known.stretches, asked, until, LEAST_UNKNOWN_PX / this.scale)) this.#bar("unknown", part, place, { "data-node": node });
       for (const stretch of known.stretches) {
         if (stretch.state === "foreground") foreground.push({ ...stretch, node });
         else this.#bar(stretch.state === "hole" ? "hole" : "unavailable", stretch, place, { "data-node": node });
