@@ -232,6 +232,7 @@ def _publish(
     trainer.rescales += bool(trainer.members)
     trainer.generation += 1
     trainer.members = decision.members
+    trainer.pace = None  # that of other nodes says nothing of these
     trainer.saver, trainer.has_state = decision.saver, decision.has_state
     slots = {fragment.id: fragment.slots for fragment in fragments}
     session.add(

@@ -88,7 +88,11 @@ class ReportReader:
                 trainer.durations = with_another(trainer.durations, START_UP, start_up_s)
         for switch in report.switches:
             _record_switch(session, trainer, fragment, switch, now)
-        if report.pace is not None and trainer.members[:1] == (fragment.id,):
+        if (
+            report.pace is not None
+            and trainer.members[:1] == (fragment.id,)
+            and report.generation == trainer.generation
+        ):
             trainer.pace = report.pace
         if report.progress is not None:
             _record_checkpoint(session, trainer, report.progress.checkpoint_step, now)
@@ -262,7 +266,6 @@ def _record_switch(session: Session, trainer: Trainer, fragment: Fragment, switc
     stall_s = _stall_s(trainer, row, switch, now)
     cause = _cause_of_stall(session, row, switch)
     row.formed_at, row.step, row.stall_s, row.source = now, switch.step, stall_s, switch.source
-    trainer.pace = None  # That of other nodes says nothing of these.
     attempts.resumed(trainer, switch.step, switch.source)
     if stall_s is not None:
         trainer.stall_s += stall_s

@@ -146,10 +146,10 @@ def test_what_a_step_cost_on_other_nodes_is_not_told_of_these(trainer: ScriptedT
     trainer.launch("b")
     trainer.say("b", Phase.READY, startup_s=1.0)
     trainer.turn()
+    assert (len(trainer.view.nodes), trainer.view.pace) == (2, None)
+    paced(trainer, 6, 12.0, 1.0)
+    assert trainer.view.pace is None, "it is of the generation before"
     trainer.switch("a", 2, 5)
-    trainer.say("a", pace=None)
-    trainer.turn()
-    assert trainer.view.pace is None
     paced(trainer, 3, 12.0, 6.0)
     assert trainer.view.pace.step_s == 4.0
 
