@@ -148,10 +148,15 @@ function showFault(error) {
   const what = error instanceof Unreachable ? `Cannot reach the Oakum service at ${location.host}: ` : "Cannot show what the service answers: ";
   const text = error instanceof Refused ? `${sentence(prose(error.message))}.` : `${what}${error.message}. It is asked again every few seconds${error instanceof Unreachable ? ": see that it runs, and that this machine reaches it" : ""}.`;
   const isSaid = !byId("main").hidden && firstAnswer.fail(text, !offline);
-  const shown = updatedAt === null || isSaid ? "" : ` Shown is the state of ${clock(updatedAt)}.`;
-  setText(byId("banner"), text + shown);
+  setText(byId("banner"), text + (updatedAt === null || isSaid ? "" : shownOf(updatedAt)));
   byId("banner").hidden = isSaid;
   byId("main").classList.toggle("stale", offline);
+}
+
+/** Of when is what a page shows whose last refresh was at that time; events come by another way. */
+function shownOf(at) {
+  const events = feed.newestAt > at + 1 ? `, with events up to ${clock(feed.newestAt)}` : "";
+  return ` Shown is the state of ${clock(at)}${events}.`;
 }
 
 function sentence(text) {
