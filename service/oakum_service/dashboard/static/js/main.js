@@ -155,7 +155,8 @@ function showFault(error) {
 
 /** Of when is what a page shows whose last refresh was at that time; events come by another way. */
 function shownOf(at) {
-  const events = feed.newestAt > at + 1 ? `, with events up to ${clock(feed.newestAt)}` : "";
+  const hasEvents = session?.view === null && feed.newestAt > at + 1;
+  const events = hasEvents ? `, with events up to ${clock(feed.newestAt)}` : "";
   return ` Shown is the state of ${clock(at)}${events}.`;
 }
 
