@@ -68,6 +68,7 @@ def test_a_submitted_trainer_is_shown_as_it_waits(api: ApiUnderTest) -> None:
         "leaving": [],
         "slots_per_fragment": 1,
         "slots_reason": "",
+        "plans_by_measured_rates": False,
     }
     assert submitted == expected
     assert api.viewer.get("/v1/trainers/digits").json() == submitted
@@ -158,6 +159,7 @@ def test_a_running_trainer(scene: Scene) -> None:
         "leaving": [],
         "slots_per_fragment": 1,
         "slots_reason": "",
+        "plans_by_measured_rates": False,
     }
     assert scene.get("/v1/trainers/digits") == expected
     assert scene.get("/v1/trainers") == {

@@ -216,7 +216,7 @@ def _insert(
         trainer = add_trainer_from(session, spec, user.name, given)
     session.flush()
     _record(session, user, "submitted", trainer, **({"begin_from": begin_from} if begin_from else {}))
-    return trainer_view(session, trainer)
+    return trainer_view(session, trainer, context.circumstances())
 
 
 def _record(session: Session, user: Principal, action: str, trainer: Trainer, **details: Any) -> None:
