@@ -225,6 +225,7 @@ def test_rows_that_load_or_do_not_come_are_not_taken_for_idle_nodes(page: Page) 
     page.wait(lambda: page.texts(".plot .training"), "fragments")
     page.wait(lambda: not page.shows(".lack"), "nothing over them")
     page.wait(lambda: page.texts("#events .event"), "events")
+    page.driver.execute_script("[...document.querySelectorAll('.charts')].at(-1).scrollIntoView()")
     page.wait(lambda: min(page.driver.execute_script(rooms)) > 50, "charts of all cards")
     assert page.texts(".chart .main-svg")
     assert page.attributes("#timeline", "aria-busy") == {"false"}
