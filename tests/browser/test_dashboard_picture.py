@@ -163,7 +163,7 @@ class TestOverview:
         """
         told = opened.driver.execute_async_script(script, document)
         assert "70 %of the 10.0 node-hours that were idle in 7 days" in told
-        used, unused = "5.0 trained, 2.0 stood still in rescales", "1.0 started up, 0.0 found late"
+        used, unused = "5.0 trained, 2.0 stood still or repeated steps", "1.0 started up, 0.0 found late"
         assert f"Used, in node-hours: {used}. Not used: {unused}" in told
         assert told.count("%") == 1
         over = opened.driver.execute_async_script(script, document | {"exceeds_lost_share": True})

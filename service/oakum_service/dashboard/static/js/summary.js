@@ -58,7 +58,7 @@ function whyUnused(cluster, trainers, free) {
 
 const CAUSES = [
   ["trained", "trained"],
-  ["stalled", "stood still in rescales"],
+  ["stalled", "stood still or repeated steps"],
   ["start_up", "started up"],
   ["late", "found late"],
   ["unwanted", "wanted by nobody"],
