@@ -36,6 +36,7 @@ from oakum_service.db.writability import Writability
 from oakum_service.files.data_dir import DataDirLock, nothing_left_on_a_full_disk, write_private
 from oakum_service.fragments.configs import FragmentConfigs
 from oakum_service.http_server import HttpServer, bind, check_tls, http_config, renew_certificate, url_of
+from oakum_service.identity import audit
 from oakum_service.identity.tokens import LOCAL_ADMIN, create, digest, is_valid
 from oakum_service.identity.unix_socket import listen_on_socket
 from oakum_service.network.connections import allow_most_open_files
@@ -215,4 +216,5 @@ def _admin_token(begin: Any, client_file: Path) -> str:
     with begin() as session:
         if token and is_valid(session.get(ApiToken, digest(token)), time.time()):
             return token
+        audit.record(session, audit.local_actor(), "token.created", LOCAL_ADMIN, LOCAL_ADMIN, role="admin")
         return create(session, LOCAL_ADMIN, "admin")

@@ -27,9 +27,9 @@ def automatic_look_ahead_s(mean_rest_s: float | None) -> float:
 
 def automatic_look_ahead_reason(mean_rest_s: float | None) -> str:
     """Why the automatic look-ahead is what it is, as one sentence."""
-    ahead = f"Plans look {duration(automatic_look_ahead_s(mean_rest_s))} ahead"
+    ahead = f"The plan looks {duration(automatic_look_ahead_s(mean_rest_s))} ahead"
     if mean_rest_s is None:
-        return f"{ahead}: too few idle times have ended yet to tell how long nodes stay idle."
+        return f"{ahead}: too few idle times had ended to tell how long nodes stay idle."
     if mean_rest_s == math.inf:
-        return f"{ahead}: no idle node is expected to be taken."
-    return f"{ahead}: idle nodes are expected to stay idle for another {duration(mean_rest_s)} on average."
+        return f"{ahead}: no idle node was expected to be taken."
+    return f"{ahead}: idle nodes were expected to stay idle for another {duration(mean_rest_s)} on average."

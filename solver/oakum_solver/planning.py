@@ -77,7 +77,7 @@ class PlanningRules:
         """Why the look-ahead for these nodes is what it is, as one sentence."""
         if self.look_ahead_s is None:
             return automatic_look_ahead_reason(mean_rest_s)
-        return f"Plans look {duration(self.look_ahead_s)} ahead, as the setting look_ahead_s says."
+        return f"The plan looks {duration(self.look_ahead_s)} ahead, as the setting look_ahead_s says."
 
     def look_ahead_for(self, mean_rest_s: float | None) -> float:
         """The look-ahead in seconds: as set, else by the rule for nodes that are expected to stay idle for

@@ -98,24 +98,24 @@ class TestPicture:
     def opened(self, overview: Page) -> Page:
         overview.driver.execute_script("scrollTo(0, 0)")
         overview.go()
-        overview.wait(lambda: told(overview).startswith("3 min 00 s: "), "the last three minutes")
+        overview.wait(lambda: told(overview).startswith("3 min in all: "), "the last three minutes")
         overview.wait(lambda: overview.shows(".plot .training"), "fragments")
         overview.errors()  # of the test before, which may have left for a page that is not served here
         return overview
 
     def test_the_wheel_over_the_axis_zooms_and_what_is_under_it_stays(self, opened: Page) -> None:
         wheel(opened, ".axis-box", deltaY=-800)
-        opened.wait(lambda: told(opened).startswith("1 min 00 s: "), "a minute, the shortest time")
+        opened.wait(lambda: told(opened).startswith("1 min in all: "), "a minute, the shortest time")
         wheel(opened, ".axis-box", deltaY=300)
         opened.wait(
-            lambda: "to now" not in told(opened) and not told(opened).startswith("1 min 00"), "a longer time"
+            lambda: "to now" not in told(opened) and not told(opened).startswith("1 min in all: "), "a longer time"
         )
 
     def test_the_wheel_over_the_rows_zooms_with_ctrl_and_else_scrolls_the_page(self, opened: Page) -> None:
         wheel(opened, ".rows", deltaY=-200)
-        assert told(opened).startswith("3 min 00 s: ")
+        assert told(opened).startswith("3 min in all: ")
         wheel(opened, ".rows", deltaY=-200, ctrlKey=True)
-        opened.wait(lambda: not told(opened).startswith("3 min 00 s: "), "a shorter time")
+        opened.wait(lambda: not told(opened).startswith("3 min in all: "), "a shorter time")
 
     def test_dragging_the_rows_shows_what_was_before_and_now_leads_back(
         self, opened: Page, cluster: SimulatedCluster
@@ -135,7 +135,7 @@ class TestPicture:
         opened.write(".rows", "-")
         opened.wait(lambda: told(opened).startswith("4 min 30 s: "), "half as much again")
         opened.write(".rows", "+")
-        opened.wait(lambda: told(opened).startswith("3 min 00 s: "), "as before")
+        opened.wait(lambda: told(opened).startswith("3 min in all: "), "as before")
         opened.write(".rows", Keys.SHIFT + Keys.ARROW_LEFT)
         opened.wait(lambda: "to now" not in told(opened), "an earlier time")
         opened.write(".rows", "n")
@@ -178,9 +178,9 @@ class TestPicture:
 
     def test_buttons_do_what_keys_do(self, opened: Page) -> None:
         opened.click("#zoom-out")
-        opened.wait(lambda: told(opened).startswith("6 min 00 s: "), "twice the time")
+        opened.wait(lambda: told(opened).startswith("6 min in all: "), "twice the time")
         opened.click("#zoom-in")
-        opened.wait(lambda: told(opened).startswith("3 min 00 s: "), "as before")
+        opened.wait(lambda: told(opened).startswith("3 min in all: "), "as before")
         opened.click("#earlier")
         opened.wait(lambda: "to now" not in told(opened), "an earlier time")
         opened.click("#later")
@@ -200,7 +200,7 @@ class TestPicture:
         address = f"{opened.server.url}#/?from={begin}&to={begin + 300}&show=all&order=state&find=node-00"
         opened.driver.get("about:blank")
         opened.driver.get(address)
-        opened.wait(lambda: told(opened).startswith("9 of 12 nodes; 5 min 00 s: "), "the time and the rows")
+        opened.wait(lambda: told(opened).startswith("9 of 12 nodes; 5 min in all: "), "the time and the rows")
         chosen = "return ['find', 'order'].map((name) => document.getElementById(`rows-${name}`).value)"
         assert opened.driver.execute_script(chosen) == ["node-00", "state"]
 
@@ -208,9 +208,9 @@ class TestPicture:
         self, opened: Page
     ) -> None:
         opened.go("?span=600&find=node-003")
-        opened.wait(lambda: told(opened).startswith("1 of 12 nodes; 10 min 00 s: "), "another time and one row")
+        opened.wait(lambda: told(opened).startswith("1 of 12 nodes; 10 min in all: "), "another time and one row")
         opened.go("?from=x&to=-1&span=lots&show=none&order=%00&find=")
-        opened.wait(lambda: told(opened).startswith("3 min 00 s: "), "the present")
+        opened.wait(lambda: told(opened).startswith("3 min in all: "), "the present")
         assert len(opened.texts(".plot .name")) == 12
         assert opened.errors() == []
 
@@ -315,7 +315,7 @@ class TestPicture:
         job = Announcement(AnnouncedKind.JOB, "9001", "cfd-next", f"{first},{second}", at + 60.0, at + 3600.0)
         upkeep = Announcement(AnnouncedKind.RESERVATION, "upkeep", "maintenance", third, at - 9.0, None)
         opened.go("?span=600")
-        opened.wait(lambda: told(opened).startswith("10 min 00 s: ") and now_is_at() > 0.85, "ten minutes")
+        opened.wait(lambda: told(opened).startswith("10 min in all: ") and now_is_at() > 0.85, "ten minutes")
         cluster.announced += [job, upkeep]
         try:
             opened.wait(lambda: opened.attributes(".plot .announced", "data-name") == {"9001"}, "the job")

@@ -218,7 +218,7 @@ def _hook_token(file: Path | None, config_file: Path) -> str:
         return earlier
     from oakum_client.cli.admin import open_database
     from oakum_service.db.engine import open_sessions
-    from oakum_service.identity import tokens
+    from oakum_service.identity import audit, tokens
 
     try:
         engine = open_database()
@@ -228,6 +228,7 @@ def _hook_token(file: Path | None, config_file: Path) -> str:
             "--role hook` prints one: write it into a file, and give that as --token-file"
         ) from error
     with open_sessions(engine).begin() as session:
+        audit.record(session, audit.local_actor(), "token.created", TOKEN_NAME, TOKEN_NAME, role="hook")
         return tokens.create(session, TOKEN_NAME, "hook")
 
 

@@ -270,7 +270,8 @@ def _add_sums(session: Session, shares: Shares, window: Window, kept_from: float
 
 def _bands(shares: Shares, nodes: Sequence[str]) -> list[OccupancyBand]:
     foreground, hole, training = shares
-    idle = np.clip(hole - training, 0.0, 1.0)
+    training = np.minimum(training, hole)  # a fragment may be on its node for a moment longer than the hole lasts
+    idle = hole - training
     edges = band_edges(len(nodes), shares.shape[1])
     return [
         OccupancyBand(

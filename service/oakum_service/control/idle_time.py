@@ -78,13 +78,16 @@ def idle_time(session: Session, usage: Usage, begin: float, now: float) -> IdleT
     """Where the idle node-time went whose `usage` from `begin` to `now` (Unix seconds) is given. It begins later
     where losses have not been counted for so long."""
     first_hour = session.scalar(select(func.min(LostHour.hour)))
-    since = begin if first_hour is None or first_hour * _HOUR_S > now else max(begin, first_hour * _HOUR_S)
+    first = select(func.min(NodeInterval.id)).scalar_subquery()
+    begun_at = session.scalar(select(NodeInterval.start_at).where(NodeInterval.id == first)) or 0.0
+    counted_at = 0.0 if first_hour is None else max(begun_at, first_hour * _HOUR_S)
+    since = begin if counted_at > now else max(begin, counted_at)
     idle_s, used_s = usage_since(session, since, now) if since > begin else usage
-    late_s, start_up_s, stalled_s = _lost(session, since, now)
+    late_s, start_up_s, stalled_s = _lost(session, since, now, begun_at)
     warming = select(func.sum(Fragment.num_slots * (now - Fragment.launched_at))).where(
         Fragment.is_live, Fragment.training_at.is_(None)
     )
-    # Parts of what there is: a fragment may be on its node for a moment longer than the hole lasts.
+    # Parts of what there is: losses are counted as they happen, some of them a moment after the hole.
     used_s = _within(used_s, idle_s)
     stalled_s = _within(stalled_s, used_s)
     start_up_s = _within(start_up_s + (session.scalar(warming) or 0.0), idle_s - used_s)
@@ -93,13 +96,11 @@ def idle_time(session: Session, usage: Usage, begin: float, now: float) -> IdleT
     return IdleTime(since, idle_s, used_s - stalled_s, stalled_s, start_up_s, late_s, unwanted_s)
 
 
-def _lost(session: Session, since: float, now: float) -> tuple[float, float, float]:
+def _lost(session: Session, since: float, now: float, begun_at: float) -> tuple[float, float, float]:
     """Node-seconds that were found late, spent on starting up, and stalled, between `since` and `now`. They are
     counted by the hour: of the hour of `since`, the part counts that the time after it is of the time in that hour
     that the service has seen."""
     late_s = start_up_s = stalled_s = 0.0
-    first = select(func.min(NodeInterval.id)).scalar_subquery()
-    begun_at = session.scalar(select(NodeInterval.start_at).where(NodeInterval.id == first)) or 0.0
     columns = (LostHour.hour, LostHour.late_node_s, LostHour.start_up_node_s, LostHour.stalled_node_s)
     hours = session.execute(select(*columns).where(LostHour.hour >= math.floor(since / _HOUR_S)))
     for hour, late, start_up, stalled in hours:

@@ -10,12 +10,13 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, SQLColumnExpression, func, literal, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.usage import UsageHour
+from oakum_service.documents.slots import slots_in
 from oakum_service.states import NodeState
 
 _HOUR_S = 3600.0
@@ -29,11 +30,16 @@ class Usage(NamedTuple):
     idle_node_s: float
     """In holes."""
     used_node_s: float
-    """In which fragments trained, from their first generation on."""
+    """Of those, in which fragments trained, from their first generation on."""
 
 
-_Row = tuple[float, float | None, int]
-"""When an interval or a fragment's training began, when it ended (None: it lasts), and on how many slots."""
+class _Stretch(NamedTuple):
+    """A hole, or training on a node or on slots of it."""
+
+    node: str
+    start_at: float
+    end_at: float | None
+    """None: it lasts."""
 
 
 def usage_since(session: Session, begin: float, now: float) -> Usage:
@@ -48,7 +54,7 @@ def usage_since(session: Session, begin: float, now: float) -> Usage:
         share = min(1.0, row.hour + 1 - begin / _HOUR_S)
         idle_s, used_s = idle_s + share * row.idle_node_s, used_s + share * row.used_node_s
     begin = max(begin, rolled_to)
-    idle, used = (_total_s(rows, begin, now) for rows in _rows_since(session, begin))
+    idle, used = (_total_s(some, begin, now) for some in _stretches_since(session, begin))
     return Usage(idle_s + idle, used_s + used)
 
 
@@ -69,7 +75,7 @@ def complete_hours(session: Session, now: float) -> list[UsageHour]:
     begin, end = math.floor(first / _HOUR_S), math.floor((now - _SETTLED_S) / _HOUR_S)
     if begin >= end:
         return []
-    idle, used = (_by_hour(rows, begin, end) for rows in _rows_since(session, begin * _HOUR_S))
+    idle, used = (_by_hour(some, begin, end) for some in _stretches_since(session, begin * _HOUR_S))
     return [
         UsageHour(hour=hour, idle_node_s=idle[hour - begin], used_node_s=used[hour - begin])
         for hour in range(begin, end)
@@ -86,43 +92,54 @@ def _earliest(session: Session) -> float | None:
     return session.scalar(select(func.min(NodeInterval.start_at)))
 
 
-def _rows_since(session: Session, begin: float) -> tuple[Iterable[_Row], Iterable[_Row]]:
-    """The holes, and the training of fragments, that had not ended before `begin`."""
-    trained = Fragment.training_at.is_not(None)
-    return (
-        _rows(session, NodeInterval.start_at, NodeInterval.end_at, begin, NodeInterval.state == NodeState.HOLE),
-        _rows(session, Fragment.training_at, Fragment.ended_at, begin, trained, Fragment.num_slots),
-    )
+def _stretches_since(session: Session, begin: float) -> tuple[list[_Stretch], Iterable[_Stretch]]:
+    """The holes that had not ended before `begin`, and the parts of them in which fragments trained: a fragment
+    may still be on a node that a foreground job has by then."""
+    is_hole, trained = NodeInterval.state == NodeState.HOLE, Fragment.training_at.is_not(None)
+    holes = list(_read(session, NodeInterval.node, NodeInterval.start_at, NodeInterval.end_at, begin, is_hole))
+    training = _read(session, Fragment.node, Fragment.training_at, Fragment.ended_at, begin, trained)
+    return holes, _within(training, holes)
 
 
-def _rows(
+def _read(
     session: Session,
+    node: InstrumentedAttribute[str],
     start: InstrumentedAttribute[Any],
     end: InstrumentedAttribute[float | None],
     begin: float,
     condition: ColumnElement[bool],
-    slots: SQLColumnExpression[int] = literal(1),
-) -> Iterator[_Row]:
+) -> Iterator[_Stretch]:
     # Two queries: for an OR of both, SQLite uses no index that has all columns.
     for present in (end.is_(None), end >= begin):
-        for row in session.execute(select(start, end, slots).where(condition, present)):
-            yield row[0], row[1], row[2]
+        yield from map(_Stretch._make, session.execute(select(node, start, end).where(condition, present)))
 
 
-def _total_s(rows: Iterable[_Row], begin: float, now: float) -> float:
-    """Seconds of the rows between `begin` and `now`, added up."""
-    return sum(
-        slots * max(0.0, min(now if end is None else end, now) - max(start, begin)) for start, end, slots in rows
-    )
+def _within(training: Iterable[_Stretch], holes: Iterable[_Stretch]) -> Iterator[_Stretch]:
+    """The parts of the training that are in holes, a stretch for each slot."""
+    by_node: dict[str, list[_Stretch]] = {}
+    for hole in holes:
+        by_node.setdefault(hole.node, []).append(hole)
+    for place, start, end in training:
+        for slot in slots_in(place):
+            for _, opens, closes in by_node.get(slot, ()):
+                ends = end if closes is None else closes if end is None else min(end, closes)
+                begins = max(start, opens)
+                if ends is None or begins < ends:
+                    yield _Stretch(slot, begins, ends)
 
 
-def _by_hour(rows: Iterable[_Row], begin: int, end: int) -> list[float]:
-    """Seconds of the rows in each of the hours from number `begin` to before number `end`."""
+def _total_s(stretches: Iterable[_Stretch], begin: float, now: float) -> float:
+    """Seconds of the stretches between `begin` and `now`, added up."""
+    return sum(max(0.0, min(now if end is None else end, now) - max(start, begin)) for _, start, end in stretches)
+
+
+def _by_hour(stretches: Iterable[_Stretch], begin: int, end: int) -> list[float]:
+    """Seconds of the stretches in each of the hours from number `begin` to before number `end`."""
     sums = [0.0] * (end - begin)
-    for start, stop, slots in rows:
+    for _, start, stop in stretches:
         first = max(begin, math.floor(start / _HOUR_S))
         last = end - 1 if stop is None else min(end - 1, math.floor(stop / _HOUR_S))
         for hour in range(first, last + 1):
             until = (hour + 1) * _HOUR_S if stop is None else min(stop, (hour + 1) * _HOUR_S)
-            sums[hour - begin] += slots * max(0.0, until - max(start, hour * _HOUR_S))
+            sums[hour - begin] += max(0.0, until - max(start, hour * _HOUR_S))
     return sums

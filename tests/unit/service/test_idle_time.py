@@ -131,6 +131,23 @@ def test_a_stall_is_lost_on_each_node(sessions: Sessions, monkeypatch: pytest.Mo
     assert losses(sessions, trainer.now)[2] == pytest.approx(2 * 0.75)
 
 
+def test_training_counts_for_as_long_as_its_node_is_idle(sessions: Sessions) -> None:
+    add_trainer(sessions)
+    add_fragment(sessions, "n1", NOW - 95.0, training_at=NOW - 90.0, ended_at=NOW - 5.0, state=FragmentState.ENDED)
+    add_fragment(sessions, "n2", NOW - 45.0, training_at=NOW - 40.0)
+    with sessions.begin() as session:
+        for node, state, *times in [
+            ("n1", "hole", NOW - 100.0, NOW - 10.0),
+            ("n1", "foreground", NOW - 10.0, None),
+            ("n2", "hole", NOW - 50.0, None),
+        ]:
+            session.add(NodeInterval(node=node, state=state, start_at=times[0], end_at=times[1]))
+        session.flush()
+        assert usage_since(session, NOW - 3600.0, NOW) == Usage(idle_node_s=140.0, used_node_s=120.0)
+        (hour,) = complete_hours(session, NOW + 3600.0)
+        assert (hour.idle_node_s, hour.used_node_s) == (140.0, 120.0)
+
+
 def test_the_parts_add_up_to_the_idle_node_time(sessions: Sessions) -> None:
     add_trainer(sessions)
     add_fragment(sessions, "n1", NOW - 20.0)

@@ -83,7 +83,9 @@ def test_explain_tells_how_far_the_plan_looks_ahead_and_why(sessions: Sessions) 
         row = session.get_one(Trainer, trainer)
         told = explanation(session, row, trainer_view(session, row)).look_ahead_reason
         assert told == plan_view(session, plan).look_ahead_reason
-    assert told == "Plans look 5 min ahead: idle nodes are expected to stay idle for another 50 min on average."
+    assert (
+        told == "The plan looks 5 min ahead: idle nodes were expected to stay idle for another 50 min on average."
+    )
 
 
 def test_a_node_that_nobody_else_wants_is_used_though_its_stall_costs_more_than_half_a_minute_gains(

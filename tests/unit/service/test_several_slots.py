@@ -14,6 +14,7 @@ from oakum_service.control.ledger import ledger
 from oakum_service.control.new_trainers import add_trainer
 from oakum_service.control.usage import usage_since
 from oakum_service.db.engine import Sessions
+from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment, FragmentState
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
@@ -145,6 +146,8 @@ def test_node_time_counts_slots_while_a_fragment_runs_and_when_it_has_ended(sess
         trainer = add_trainer(session, spec, "ulla")
         row = {"trainer_id": trainer.id, "state": FragmentState.LIVE}
         session.add(Fragment(id="f", node="n1:0+1+2", launched_at=NOW - 3600, training_at=NOW - 1800, **row))
+        holes = [NodeInterval(node=f"n1:{slot}", state=NodeState.HOLE, start_at=NOW - 3600) for slot in range(3)]
+        session.add_all(holes)
         session.flush()
         assert session.scalars(select(Fragment.num_slots)).one() == 3
     for ended in (False, True):

@@ -31,17 +31,18 @@ def test_a_plan_looks_ahead_a_tenth_of_the_rest_of_holes(mean_rest_s: float | No
 @each(
     ("look_ahead_s", "mean_rest_s", "reason"),
     [
-        (30.0, 900.0, "Plans look 30 s ahead, as the setting look_ahead_s says."),
+        (30.0, 900.0, "The plan looks 30 s ahead, as the setting look_ahead_s says."),
         (
             None,
             None,
-            "Plans look 30 min ahead: too few idle times have ended yet to tell how long nodes stay idle.",
+            "The plan looks 30 min ahead: too few idle times had ended to tell how long nodes stay idle.",
         ),
-        (None, math.inf, "Plans look 30 min ahead: no idle node is expected to be taken."),
+        (None, math.inf, "The plan looks 30 min ahead: no idle node was expected to be taken."),
         (
             None,
             6000.0,
-            "Plans look 10 min ahead: idle nodes are expected to stay idle for another 1 h 40 min on average.",
+            "The plan looks 10 min ahead: idle nodes were expected to stay idle for another 1 h 40 min "
+            "on average.",
         ),
     ],
 )

@@ -11,11 +11,11 @@ const COLUMNS = [
   { key: "id", title: "When", kind: "", of: ({ id }) => id, shown: ({ at }) => moment(at) },
   { key: "actor", title: "Who", kind: "", of: ({ actor, role }) => (role ? `${actor} (${role})` : actor) },
   { key: "action", title: "What", kind: "", of: ({ action, refused }) => (refused ? `refused: ${action}` : action) },
-  { key: "subject", title: "Of what", kind: "", of: ({ subject }) => subject },
-  { key: "owner", title: "Whose", kind: "", of: ({ owner }) => owner },
-  { key: "address", title: "From", kind: "", of: ({ address }) => address },
-  { key: "details", title: "Details", kind: "sentence", of: ({ details }) => Object.entries(details).map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ") },
-  { key: "request", title: "Request", kind: "", of: ({ request }) => request },
+  { key: "subject", title: "Of what", kind: "", of: ({ subject }) => subject || null },
+  { key: "owner", title: "Whose", kind: "", of: ({ owner }) => owner || null },
+  { key: "address", title: "From", kind: "", of: ({ address }) => address || null },
+  { key: "details", title: "Details", kind: "sentence", of: ({ details }) => Object.entries(details).map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ") || null },
+  { key: "request", title: "Request", kind: "", of: ({ request }) => request || null },
 ];
 
 export class AuditView {
@@ -40,7 +40,7 @@ export class AuditView {
       },
       empty: "Nothing that concerns you has been done yet.",
       unit: (number) => (number === 1 ? "1 act" : `${count(number)} acts`),
-      searchHint: "among those read: who, what, whose",
+      searchHint: "who, what or whose",
       parts,
       query,
     });

@@ -4,7 +4,7 @@ import { lossOf } from "./compare_axis.js";
 import { button } from "./controls.js";
 import { h, setText } from "./dom.js";
 import { notLoaded } from "./faults.js";
-import { count, decimal, duration, nodes, rate } from "./format.js";
+import { decimal, duration, nodes, rate } from "./format.js";
 import { serviceNow } from "./time.js";
 import { TimeAxis, written } from "./time_axis.js";
 
@@ -37,9 +37,14 @@ export const CHARTS = [
 let plotly = null;
 
 /** The rate as text; an upper limit such as "< 12" while the rate is unknown because a single step takes long. */
-function rateOf({ nodes: members, ended_at: ended, samples_per_s: known, samples_per_s_below: below }) {
-  if (known === null && below !== null) return `< ${rate(below)}`;
-  return rate(members.length || ended !== null ? known : 0);
+function rateOf(view) {
+  const { samples_per_s: known, samples_per_s_below: below } = view;
+  return known === null && below !== null ? `< ${rate(below)}` : rate(presentRate(view));
+}
+
+/** Samples/s: none of a live trainer without nodes; null where it is not known. */
+export function presentRate({ nodes: members, ended_at: ended, samples_per_s: known }) {
+  return members.length || ended !== null ? known : 0;
 }
 
 /** The age of the latest loss, for a live trainer without nodes; empty otherwise. */
@@ -280,12 +285,11 @@ export function layout({ chart, area }, points, style) {
   };
 }
 
-/** What the dotted lines are, or why there are none. */
+/** What the upright lines are, or why there are none. */
 function hintOf(points, { shapes }, isZoomable) {
-  if (shapes.length) return "dotted: its nodes change";
-  const numChanges = changes(points).length;
-  const often = `its nodes change ${count(numChanges)} times`;
-  return numChanges ? `${often}${isZoomable ? ": choose a range to see when" : ""}` : "";
+  if (shapes.length) return "upright: its nodes change";
+  if (changes(points).length === 0) return "";
+  return `its nodes change too often for lines${isZoomable ? ": choose a range" : ""}`;
 }
 
 /** The points at which the trainer's size changes. */

@@ -1,6 +1,6 @@
 // Several trainers side by side: one chart over steps, samples, node-hours or time, and a table to sort.
 
-import { CONFIG, loadPlotly } from "./charts.js";
+import { CONFIG, loadPlotly, presentRate } from "./charts.js";
 import { AXES, bestOf, lineOf, nodeHours } from "./compare_axis.js";
 import { button, input, link } from "./controls.js";
 import { h, setChildren, setText } from "./dom.js";
@@ -312,9 +312,9 @@ function columnsOf(metrics) {
     ["Loss", ({ view }) => view.loss, decimals],
     ["Least loss", (run) => bestOf("loss", lossesOf(run)), decimals],
     ...metrics.map((name) => [`Best ${name}`, ({ evaluations }) => bestOf(name, evaluations.map(({ metrics: values }) => values[name])), (values) => metricColumn(name, values)]),
-    ["Samples/s", ({ view }) => view.samples_per_s, each(rate)],
+    ["Samples/s", ({ view }) => presentRate(view), each(rate)],
     ["Node-hours", ({ points }) => (points.length ? nodeHours(points).at(-1) : null), each((hours) => hours.toFixed(2))],
-    ["Time", ({ view }) => (view.started_at === null ? null : (view.ended_at ?? serviceNow()) - view.started_at), each((seconds) => duration(Math.round(seconds)))],
+    ["Since its start", ({ view }) => (view.started_at === null ? null : (view.ended_at ?? serviceNow()) - view.started_at), each((seconds) => duration(Math.round(seconds)))],
     ["Nodes", ({ view }) => view.nodes.length, each(count)],
     ["Rescales", ({ view }) => view.rescales, each(count)],
   ];

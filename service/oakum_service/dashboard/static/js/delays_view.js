@@ -83,19 +83,20 @@ export class DelaysView {
     const most = trend.reduce((worst, { max_s: max }) => Math.max(worst, max), 0);
     const some = jobs > starts.length ? `; the ${count(starts.length)} that waited longest are below` : "";
     setText(this.worst, jobs ? `${count(jobs)} ${jobs === 1 ? "job" : "jobs"} started; the longest wait was ${duration(most)}${some}.` : "No job has started in this time.");
-    setChildren(this.trend, trend, () => (trend.length ? [bars(trend, most)] : []));
+    setChildren(this.trend, trend, () => (trend.length ? [trendOf(trend, most)] : []));
     this.list.show(starts);
   }
 }
 
-/** A row for each period, with a bar as long as its longest delay. */
-function bars(trend, most) {
+/** A row for each period; of several, each with a bar as long as its longest delay. */
+function trendOf(trend, most) {
+  const hasBars = trend.length > 1;
   const share = (seconds) => `${Math.max(1, (100 * (seconds ?? 0)) / (most || 1)).toFixed(1)}%`;
   return h(
     "table",
     { class: "trend" },
     h("caption", { class: "for-readers" }, "Delays by period"),
-    h("thead", {}, h("tr", {}, ...["Period from", "Jobs", "Median wait", "p99", "Longest"].map((title, i) => h("th", { scope: "col", class: i ? "number" : "" }, title)), h("td", { class: "wide", "aria-hidden": "true" }))),
+    h("thead", {}, h("tr", {}, ...["Period from", "Jobs", "Median wait", "p99", "Longest"].map((title, i) => h("th", { scope: "col", class: i ? "number" : "" }, title)), hasBars && h("th", { scope: "col", class: "wide" }, "Longest, as a bar"))),
     h(
       "tbody",
       {},
@@ -103,7 +104,7 @@ function bars(trend, most) {
         const bar = h("span", { class: "delay-bar" });
         bar.style.width = share(period.max_s);
         const cells = [count(period.starts), duration(period.p50_s), duration(period.p99_s), duration(period.max_s)];
-        return h("tr", {}, h("th", { scope: "row" }, moment(period.from_at)), ...cells.map((cell) => h("td", { class: "number" }, cell)), h("td", { class: "wide", "aria-hidden": "true" }, bar));
+        return h("tr", {}, h("th", { scope: "row" }, moment(period.from_at)), ...cells.map((cell) => h("td", { class: "number" }, cell)), hasBars && h("td", { class: "wide", "aria-hidden": "true" }, bar));
       }),
     ),
   );

@@ -57,17 +57,20 @@ export function heading() {
   return found;
 }
 
-export function table(caption, columns, rows) {
+/** The class of a table whose rows are cards on a phone. */
+export const CARDS = "cards-on-phones";
+
+export function table(caption, columns, rows, style = "") {
   return h(
     "table",
-    {},
+    { class: style },
     h("caption", { class: "for-readers" }, caption),
     h("thead", {}, h("tr", {}, ...columns.map(([title, kind]) => h("th", { scope: "col", class: kind }, title)))),
     h(
       "tbody",
       {},
       ...rows.map((row) =>
-        h("tr", {}, ...row.map((cell, i) => (i ? h("td", { class: columns[i][1] }, cell) : h("th", { scope: "row", class: columns[0][1] }, cell)))),
+        h("tr", {}, ...row.map((cell, i) => (i ? h("td", { class: columns[i][1], "data-title": columns[i][0] }, cell) : h("th", { scope: "row", class: columns[0][1] }, cell)))),
       ),
     ),
   );

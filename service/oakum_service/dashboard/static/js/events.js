@@ -17,7 +17,6 @@ const MOODS = {
 
 export class EventFeed {
   #newest = null;
-  #newestAt = null;
   #isRead = false;
 
   constructor(root) {
@@ -29,14 +28,8 @@ export class EventFeed {
     return this.#newest;
   }
 
-  /** When the newest event shown was, in Unix seconds; null without one. */
-  get newestAt() {
-    return this.#newestAt;
-  }
-
   clear() {
     this.#newest = null;
-    this.#newestAt = null;
     this.#isRead = false;
     this.root.replaceChildren(h("p", { class: "empty" }, "Loading…"));
   }
@@ -56,7 +49,6 @@ export class EventFeed {
   add(event) {
     if (this.#newest !== null && event.id <= this.#newest) return;
     this.#newest = event.id;
-    this.#newestAt = event.at;
     this.root.querySelector(".empty")?.remove();
     this.root.prepend(item(event));
     while (this.root.children.length > KEPT) this.root.lastElementChild.remove();

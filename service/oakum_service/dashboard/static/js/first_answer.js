@@ -7,7 +7,8 @@ const SAID_AFTER_MS = 300;
 
 export class FirstAnswer {
   #timer = null;
-  #waits = false;
+  /** Whether the view has no answer yet. */
+  waits = false;
   #shown = null;
   #title = "";
 
@@ -19,7 +20,7 @@ export class FirstAnswer {
   /** A view begins: what it would show now is of no answer. `shown` is called when it has come. */
   begin(title, shown = null) {
     this.#title = title;
-    this.#waits = true;
+    this.waits = true;
     this.#shown = shown;
     for (const view of this.views) view.classList.add("pending");
     clearTimeout(this.#timer);
@@ -29,8 +30,8 @@ export class FirstAnswer {
 
   /** The view has its answer. */
   end() {
-    if (!this.#waits) return;
-    this.#waits = false;
+    if (!this.waits) return;
+    this.waits = false;
     clearTimeout(this.#timer);
     this.#show();
     for (const view of this.views) view.classList.remove("pending");
@@ -39,7 +40,7 @@ export class FirstAnswer {
 
   /** The view has none, and why; `isRefusal`: it alone has none. Returns whether that is said here: false for a view that has shown something. */
   fail(text, isRefusal) {
-    if (!this.#waits) return false;
+    if (!this.waits) return false;
     clearTimeout(this.#timer);
     const elsewhere = this.#title && isRefusal ? [link("To the overview", "#/")] : [];
     this.#show(h("p", { role: "alert" }, text), h("p", { class: "buttons" }, button("Try again", () => this.#tryAgain()), ...elsewhere));

@@ -62,9 +62,15 @@ export function duration(seconds) {
   if (seconds < 9.995) return `${Number.isInteger(seconds) ? Math.max(seconds, 0) : seconds.toFixed(2)}${NARROW}s`;
   const whole = Math.round(seconds);
   if (whole < 60) return `${whole}${NARROW}s`;
-  if (whole < 3600) return `${Math.floor(whole / 60)}${NARROW}min ${pad(whole % 60)}${NARROW}s`;
-  if (whole < 86400) return `${Math.floor(whole / 3600)}${NARROW}h ${pad(Math.floor((whole % 3600) / 60))}${NARROW}min`;
-  return `${Math.floor(whole / 86400)}${NARROW}d ${Math.floor((whole % 86400) / 3600)}${NARROW}h`;
+  if (whole < 3600) return inTwo(Math.floor(whole / 60), "min", whole % 60, "s");
+  if (whole < 86400) return inTwo(Math.floor(whole / 3600), "h", Math.floor((whole % 3600) / 60), "min");
+  return inTwo(Math.floor(whole / 86400), "d", Math.floor((whole % 86400) / 3600), "h");
+}
+
+/** The smaller unit is left out where there is none of it. */
+function inTwo(large, unit, small, smallUnit) {
+  const rest = small ? ` ${unit === "d" ? small : pad(small)}${NARROW}${smallUnit}` : "";
+  return `${large}${NARROW}${unit}${rest}`;
 }
 
 /** Node-time, in node-hours or, below two, node-minutes: [number, unit]. */
@@ -73,17 +79,15 @@ export function nodeTime(nodeSeconds, unit = nodeSeconds >= 7200 ? "node-hours" 
   return [number < 100 ? number.toFixed(1) : count(number), unit];
 }
 
-/** Parts of a whole in one unit of node-time, so rounded that they add up to it as it is written. */
+const sum = (numbers) => numbers.reduce((all, number) => all + number, 0);
+
+/** Parts of a whole in one unit of node-time; the largest is so rounded that they add up to the whole as it is written. */
 export function nodeTimes(parts, unit) {
   const perUnit = unit === "node-hours" ? 3600 : 60;
-  const whole = parts.reduce((sum, part) => sum + part, 0) / perUnit;
-  const places = whole < 100 ? 1 : 0;
-  const units = parts.map((part) => (part / perUnit) * 10 ** places);
-  const down = units.map(Math.floor);
-  const left = Math.round(whole * 10 ** places) - down.reduce((sum, part) => sum + part, 0);
-  const byRest = units.map((_, i) => i).sort((a, b) => units[b] - down[b] - (units[a] - down[a]));
-  for (const i of byRest.slice(0, Math.max(0, left))) down[i] += 1;
-  return down.map((part) => (places ? (part / 10).toFixed(1) : count(part)));
+  const scale = sum(parts) / perUnit < 100 ? 10 : 1;
+  const rounded = parts.map((part) => Math.round((scale * part) / perUnit));
+  rounded[parts.indexOf(Math.max(...parts))] += Math.round((scale * sum(parts)) / perUnit) - sum(rounded);
+  return rounded.map((part) => (scale === 1 ? count(part) : (part / scale).toFixed(1)));
 }
 
 /** An amount of memory. */

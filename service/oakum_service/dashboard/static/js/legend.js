@@ -26,7 +26,7 @@ export function showLegend(element, nodes, picture, announced) {
     job ? entry("announced", "Foreground job announced") : "",
     reservation ? entry("reserved", "Reservation") : "",
     ...trainers.map((name) => h("li", {}, choice(element, name, mark))),
-    trainers.length ? h("li", { class: "hint" }, "lighter: warm-up") : "",
+    trainers.length ? h("li", { class: "hint" }, "outlined: warm-up") : "",
     present.length > MOST_TRAINERS ? h("li", { class: "hint" }, `and ${present.length - MOST_TRAINERS} more trainers`) : "",
   ]);
 }

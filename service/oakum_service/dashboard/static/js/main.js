@@ -66,8 +66,9 @@ function showAccount(mine) {
   setChildren(byId("account"), [me, cluster?.held, cluster?.num_fragments], () => [
     ...(me.role === "admin" && cluster ? [holdButton(cluster, api, done)] : []),
     h("span", { class: "who" }, `${me.name}, ${me.role}`),
-    button("Sign out", signOut),
+    button("Sign out", signOut, { id: "sign-out" }),
   ]);
+  showLiveness(); // also whether a hold can be asked for
 }
 
 /** The newest events, then each as it happens: the stream begins where the list ends, so none is missed. */
@@ -109,6 +110,7 @@ async function tryRefresh(mine) {
     firstAnswer.end();
     updatedAt = serviceNow();
     offline = false;
+    showLiveness();
     byId("banner").hidden = true;
     byId("main").classList.remove("stale");
     await new Promise((painted) => setTimeout(painted)); // The figures do not wait for what pictures need.
@@ -146,28 +148,21 @@ function showFault(error) {
     feed.fail(error.message, askAgain);
   }
   const what = error instanceof Unreachable ? `Cannot reach the Oakum service at ${location.host}: ` : "Cannot show what the service answers: ";
-  const text = error instanceof Refused ? `${sentence(prose(error.message))}.` : `${what}${error.message}. It is asked again every few seconds${error instanceof Unreachable ? ": see that it runs, and that this machine reaches it" : ""}.`;
+  const text = error instanceof Refused ? `${sentence(prose(error.message))}.` : `${what}${error.message}. It is asked again every few seconds.${error instanceof Unreachable ? " Check that it runs, and that this computer reaches it." : ""}`;
   const isSaid = !byId("main").hidden && firstAnswer.fail(text, !offline);
-  setText(byId("banner"), text + (updatedAt === null || isSaid ? "" : shownOf(updatedAt)));
+  setText(byId("banner"), text + (updatedAt === null || isSaid ? "" : ` Shown is the state of ${clock(updatedAt)}.`));
   byId("banner").hidden = isSaid;
   byId("main").classList.toggle("stale", offline);
-}
-
-/** Of when is what a page shows whose last refresh was at that time; events come by another way. */
-function shownOf(at) {
-  const hasEvents = session?.view === null && feed.newestAt > at + 1;
-  const events = hasEvents ? `, with events up to ${clock(feed.newestAt)}` : "";
-  return ` Shown is the state of ${clock(at)}${events}.`;
 }
 
 function sentence(text) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
-/** [class, words]. Nothing is live before the first answer has come. */
+/** [class, words]. Nothing is live before the view's first answer has come. */
 function livenessOf() {
   if (offline) return ["down", "Offline"];
-  if (updatedAt === null) return ["", "Loading…"];
+  if (firstAnswer.waits) return ["", "Loading…"];
   return streaming ? ["live", "Live"] : ["polling", "Every 2 s"];
 }
 
@@ -177,8 +172,7 @@ function showLiveness() {
   element.className = `liveness ${kind}`;
   setText(element, words);
   element.title = updatedAt === null ? "" : `Last update ${clock(updatedAt)}`;
-  const hold = byId("hold");
-  if (hold) hold.disabled = offline;
+  for (const needed of ["hold", "sign-out"].map(byId)) if (needed) needed.disabled = offline; // nothing would come of them
 }
 
 /** Shows the view that the address names, a new one for each path; of a path's query the view is told. */
@@ -206,6 +200,7 @@ function showView() {
   const before = isFirst ? left : "";
   left = null;
   firstAnswer.begin(session.view?.title ?? "", before === null ? null : () => focusOn(before));
+  showLiveness();
   showTitle(session);
   if (!isFirst) {
     scrollTo(0, 0);

@@ -7,7 +7,7 @@ import { NO_NODE, stateOf, usedBy } from "./nodes_view.js";
 import { address } from "./router.js";
 import { serviceNow } from "./time.js";
 
-const COLUMNS = [["Node", ""], ["State", ""], ["For", "number"], ["Used by", ""], ["Expected to stay idle", "number"]];
+const COLUMNS = [["Node", ""], ["State", ""], ["Idle or busy for", "number"], ["Used by", ""], ["Expected to stay idle", "number"]];
 
 export function showNodes(element, { nodes, takenAt }) {
   if (!element.closest("details").open) return;

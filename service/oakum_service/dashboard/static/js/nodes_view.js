@@ -12,7 +12,7 @@ export const NO_NODE = "The scheduler has shown no node yet. The service's log s
 const COLUMNS = [
   { key: "name", title: "Node", kind: "", of: ({ name }) => name },
   { key: "state", title: "State", kind: "", of: stateOf },
-  { key: "for", title: "For", kind: "number", of: ({ age }) => age, shown: ({ age }) => duration(Math.round(age)) },
+  { key: "for", title: "Idle or busy for", kind: "number", of: ({ age }) => age, shown: ({ age }) => duration(Math.round(age)) },
   { key: "used", title: "Used by", kind: "", of: usedBy, shown: userOf },
   { key: "left", title: "Expected to stay idle", kind: "number", of: ({ left }) => left, shown: ({ left }) => (left === null ? "–" : `${duration(Math.round(left))} more`) },
 ];

@@ -1,7 +1,7 @@
 // One plan: what it grants, and how that differs from the plan before.
 
 import { link } from "./controls.js";
-import { h, setChildren, table } from "./dom.js";
+import { CARDS, h, setChildren, table } from "./dom.js";
 import { count, moment, prose } from "./format.js";
 import { changeOf } from "./plans_view.js";
 import { address } from "./router.js";
@@ -69,6 +69,6 @@ function contentOf(plan, before, names) {
   return [
     h("p", {}, facts),
     h("p", {}, ...(parent ? [parent] : ["Compared with ", link(`plan ${plan.parent}`, address(["plans", plan.parent])), before ? "." : ", which is no longer kept."])),
-    h("div", { class: "panel part scroll-x", tabindex: 0, role: "region", "aria-label": "Allocations" }, rows.length ? table("Allocations", COLUMNS, rows) : h("p", { class: "empty" }, "It grants no nodes.")),
+    h("div", { class: "panel part scroll-x", tabindex: 0, role: "region", "aria-label": "Allocations" }, rows.length ? table("Allocations", COLUMNS, rows, CARDS) : h("p", { class: "empty" }, "It grants no nodes.")),
   ];
 }

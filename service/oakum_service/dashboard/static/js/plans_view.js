@@ -2,7 +2,7 @@
 
 import { Refused } from "./api.js";
 import { button, input, link, valuesOf } from "./controls.js";
-import { h, setChildren, table } from "./dom.js";
+import { CARDS, h, setChildren, table } from "./dom.js";
 import { forgetDraft, keepDraft, restoreDraft } from "./drafts.js";
 import { FieldFaults, Unusable, told } from "./faults.js";
 import { count, decimals, duration, moment, prose } from "./format.js";
@@ -55,7 +55,7 @@ export class PlansView {
   async refresh() {
     const { plans } = await this.api.get(`v1/plans?limit=${SHOWN}`);
     setChildren(this.list, plans.map(({ id }) => id), () => [
-      plans.length ? table("Plans, newest first", COLUMNS, rowsOf(plans)) : h("p", { class: "empty" }, "No plan yet: the first is made when a trainer waits and a node is idle."),
+      plans.length ? table("Plans, newest first", COLUMNS, rowsOf(plans), CARDS) : h("p", { class: "empty" }, "No plan yet: the first is made when a trainer waits and a node is idle."),
     ]);
   }
 
@@ -155,7 +155,7 @@ function rowsOf(plans) {
 
 function row(plan, value) {
   const granted = plan.allocations.reduce((sum, { nodes }) => sum + nodes.length, 0);
-  return [link(`Plan ${plan.id}`, address(["plans", plan.id])), moment(plan.made_at), count(granted), plan.objective, value, plan.unit, plan.look_ahead_s > 0 ? duration(plan.look_ahead_s) : "–", prose(plan.quality), duration(plan.solve_s), plan.solver];
+  return [link(`Plan ${plan.id}`, address(["plans", plan.id])), moment(plan.made_at), count(granted), plan.objective, value, plan.unit, granted > 0 ? duration(plan.look_ahead_s) : "–", prose(plan.quality), duration(plan.solve_s), plan.solver];
 }
 
 function outcomeOf(view) {
@@ -163,7 +163,7 @@ function outcomeOf(view) {
   const facts = `Objective ${view.objective}. ${prose(view.summary)} ${idle} to plan with.`;
   const held = view.held ? [h("p", { class: "wrong" }, "The service is held: no plan has an effect before the hold ends.")] : [];
   const rows = view.allocations.map((each) => [each.trainer, each.is_new ? "new" : count(each.nodes_now), count(each.nodes_then), prose(each.reason), changeOf(each.gained, each.lost)]);
-  const content = rows.length ? h("div", { class: "scroll-x", tabindex: 0, role: "region", "aria-label": "Supposed plan" }, table("Supposed plan", SUPPOSED, rows)) : h("p", {}, "No trainer wants nodes.");
+  const content = rows.length ? h("div", { class: "scroll-x", tabindex: 0, role: "region", "aria-label": "Supposed plan" }, table("Supposed plan", SUPPOSED, rows, CARDS)) : h("p", {}, "No trainer wants nodes.");
   return [h("p", {}, facts), ...held, content];
 }
 

@@ -15,7 +15,7 @@ const DRAFT = "submit";
 const OF_THE_TEXT = new Set([400, 422]);
 const FIRST = [
   ["name", "Name", "1 to 63 lower-case letters, digits and hyphens, with a letter or digit first and last; no other live trainer may have it."],
-  ["entrypoint", "Entrypoint", "The function of your code that makes the task to train, as module:function: tasks.digits:task is task() in tasks/digits.py. Or give a script, which is among the further fields."],
+  ["entrypoint", "Entrypoint, or a script", "The function of your code that makes the task to train, as module:function: tasks.digits:task is task() in tasks/digits.py. Or give a script, which is among the further fields."],
   ["workdir", "Folder of the code", "On the service's machine and on all nodes."],
   ["arguments", "Arguments", 'For the function, such as {"width": 64}.'],
   ["global_batch", "Samples in a step", "Over all nodes; it stays the same when nodes come and go."],
@@ -44,6 +44,7 @@ export class SubmitView {
     this.verdict = h("div", { id: "verdict", role: "status" }, h("p", { class: "hint" }, "While you fill in the fields, this says whether the service would take the trainer, and what the next plan would give it."));
     this.yaml = h("pre", { id: "spec-yaml", tabindex: 0, role: "region", "aria-label": "The spec as YAML" });
     this.line = h("code", { id: "spec-line" });
+    this.how = h("p", {}, "Save it as a file, then: ", this.line);
     this.text = h("textarea", { id: "spec-text", name: "spec-text", form: "spec-form", rows: 8, spellcheck: "false", "aria-label": "A spec, YAML or JSON", "aria-describedby": "wrong-spec-text" });
     this.wrongText = h("div", { class: "wrong", id: "wrong-spec-text", role: "alert", hidden: "" });
     this.send = h("button", { type: "submit", class: "button primary" }, "Submit");
@@ -119,7 +120,7 @@ export class SubmitView {
       h("h3", {}, "What would happen"),
       this.verdict,
       h("h3", {}, "The same from a terminal"),
-      this.yaml, h("p", {}, "Save it as a file, then: ", this.line), h("div", { class: "buttons" }, this.copy, said),
+      this.yaml, this.how, h("div", { class: "buttons" }, this.copy, said),
     );
   }
 
@@ -228,6 +229,7 @@ export class SubmitView {
     const yaml = yamlOf(spec);
     setText(this.yaml, yaml || "Nothing is filled in yet.");
     this.copy.disabled = yaml === "";
+    this.how.hidden = yaml === "";
     setText(this.line, `oakum submit ${spec.name ? `${String(spec.name).replaceAll(/[^\w.-]/g, "-")}.yaml` : "trainer.yaml"}`);
   }
 

@@ -8,7 +8,7 @@ import { serviceNow } from "./time.js";
 
 const DAY_S = 86400;
 const isOver = (at) => at !== null && at <= serviceNow();
-const labelOf = ({ label, is_own: isOwn, is_session: isSession }) => (isOwn ? `${label}${label && ", "}this ${isSession ? "session" : "token"}` : label);
+const labelOf = ({ label, is_own: isOwn, is_session: isSession }) => (isOwn ? `${label}${label && ", "}this ${isSession ? "session" : "token"}` : label || null);
 const whole = (at) => (at === null ? "–" : moment(at, false));
 
 export class TokensView {
@@ -36,7 +36,7 @@ export class TokensView {
       "section",
       { class: "view" },
       h("div", { class: "view-head" }, h("h2", { tabindex: -1 }, "Tokens"), ...tools),
-      h("p", {}, `${whose} A token's text is shown once, when it is made.`),
+      h("p", {}, `${whose} A token’s text is shown once, when it is made. The time of the last use is known to five minutes. A session is a browser that was signed in, with the token that its label names.`),
       this.made,
       this.list.element,
     );
@@ -58,7 +58,7 @@ export class TokensView {
       { key: "label", title: "Label", kind: "", of: labelOf },
       { key: "created", title: "Made", kind: "", of: ({ created_at: at }) => at, shown: ({ created_at: at }) => whole(at) },
       { key: "expires", title: "Valid", kind: "", of: ({ expires_at: at }) => at, shown: ({ expires_at: at }) => (at === null ? "until it is revoked" : isOver(at) ? `expired ${whole(at)}` : `until ${whole(at)}`) },
-      { key: "used", title: "Last use, to 5 min", kind: "", of: ({ used_at: at }) => at, shown: ({ used_at: at }) => (at === null ? "never" : whole(at)) },
+      { key: "used", title: "Last use", kind: "", of: ({ used_at: at }) => at, shown: ({ used_at: at }) => (at === null ? "never" : whole(at)) },
       { key: "acts", title: "", kind: "", of: () => null, shown: (row) => this.#acts(row) },
     ];
   }

@@ -84,7 +84,7 @@ export class TrainerView {
     this.nodeUse.showAgain();
   }
 
-  #show(view, { plan, slots_reason: slots, curve_reason: curve }) {
+  #show(view, { plan, slots_reason: slots }) {
     if (this.#card === null) {
       this.#card = new Card(view, new Charts({ zoomable: true, axis: this.#axis }));
       this.body.append(this.#card.element, this.why);
@@ -96,8 +96,7 @@ export class TrainerView {
     setText(this.notes, notes);
     this.notes.hidden = notes === "";
     this.why.hidden = plan === null;
-    const further = [slots, curve].filter(Boolean).map(prose).join(" ");
-    setChildren(this.why, [plan, further], () => ["Its nodes follow from ", link(`plan ${plan}`, address(["plans", plan])), `. ${further}`]);
+    setChildren(this.why, [plan, slots], () => ["Its nodes follow from ", link(`plan ${plan}`, address(["plans", plan])), `. ${prose(slots)}`]);
     setText(this.traceback, view.traceback);
     this.traceback.hidden = view.traceback === "";
     this.log.element.hidden = view.is_private;

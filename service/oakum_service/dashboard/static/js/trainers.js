@@ -3,7 +3,7 @@
 import { Unauthorised } from "./api.js";
 import { Charts } from "./charts.js";
 import { link } from "./controls.js";
-import { byId, h, setChildren, setText, table } from "./dom.js";
+import { CARDS, byId, h, setChildren, setText, table } from "./dom.js";
 import { notLoaded } from "./faults.js";
 import { count, decimal, decimals, duration, lately, metric, metricName, nodes, percent, prose } from "./format.js";
 import { address } from "./router.js";
@@ -91,7 +91,7 @@ export class Trainers {
       losses[i],
       view.message,
     ]);
-    setChildren(byId("ended-table"), views.map(({ id, state }) => [id, state]), () => [table("Ended trainers", ENDED_COLUMNS, rows)]);
+    setChildren(byId("ended-table"), views.map(({ id, state }) => [id, state]), () => [table("Ended trainers", ENDED_COLUMNS, rows, CARDS)]);
   }
 }
 
@@ -156,7 +156,7 @@ export class Card {
     const facts = factsOf(view);
     setChildren(this.facts, facts, () => facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
     this.reason.hidden = ENDED.has(view.state);
-    setText(this.reason, prose(view.reason));
+    setText(this.reason, [view.reason, ratesOf(view)].filter(Boolean).map(prose).join(" "));
   }
 
   showSeries(series) {
@@ -181,7 +181,7 @@ export class Card {
     if (view.total_steps) parts.push(percent(share, 1));
     parts.push(`epoch ${count(Math.min(view.epoch + (view.state === "finished" ? 0 : 1), view.spec.epochs))} of ${count(view.spec.epochs)}`);
     const left = timeLeft(view);
-    if (left !== null) parts.push(`about ${duration(left)} left`);
+    if (left !== null) parts.push(`about ${duration(left)} left on ${nodes(view.nodes.length)}`);
     if (view.ended_at !== null) parts.push(`${view.state} ${lately(view.ended_at, serviceNow())}`);
     setText(this.done, parts.join("  ·  "));
   }
@@ -248,6 +248,12 @@ function speedUp({ measured_rates: rates, spec: { curve }, plans_by_measured_rat
     return `${(rate / base.samples_per_s).toFixed(2)} on ${size}${beside}`;
   });
   return [[`Speed-up over ${nodes(base.nodes)}`, told.join(", ")]];
+}
+
+/** Where plans count other rates than the measured ones that stand beside them. */
+function ratesOf({ measured_rates: rates, plans_by_measured_rates: isPlannedBy, spec: { curve } }) {
+  if (isPlannedBy || rates.length < 2) return "";
+  return curve.length ? "Plans go by its spec's curve, not by what was measured." : "Plans count each node as much as the first, whatever was measured.";
 }
 
 /** The curve's samples/s, in straight lines between its points and from 0, level behind the last one. */

@@ -1,6 +1,7 @@
 // All trainers as a table: to search, narrow and sort, and to pause or cancel several at once.
 
 import { mayChange } from "./actions.js";
+import { presentRate } from "./charts.js";
 import { ask, button, link } from "./controls.js";
 import { focusInstead, h, setText } from "./dom.js";
 import { told } from "./faults.js";
@@ -89,7 +90,7 @@ export class TrainersView {
       number("nodes", "Nodes", ({ nodes }) => nodes.length, count),
       { key: "of", title: "Of", kind: "number", of: ({ spec }) => spec.max_nodes, shown: bounds },
       number("done", "Done", shareOf, (share) => percent(share, 1)),
-      number("rate", "Samples/s", ({ samples_per_s: known }) => known, rate),
+      number("rate", "Samples/s", presentRate, rate),
       number("left", "Time left", timeLeft, (seconds) => duration(Math.round(seconds))),
       number("age", "Age", ({ submitted_at: at }) => serviceNow() - at, (seconds) => duration(Math.round(Math.max(0, seconds)))),
       { key: "loss", title: "Loss", kind: "number", of: ({ loss }) => loss, write: decimals },

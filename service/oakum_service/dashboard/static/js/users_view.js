@@ -13,11 +13,11 @@ const COLUMNS = [
   { key: "user", title: "User", kind: "", of: ({ user }) => user },
   { key: "trainers", title: "Live trainers", kind: "number", of: ({ trainers }) => trainers, shown: ({ trainers, limits }) => within(count(trainers), limits.trainers) },
   { key: "nodes", title: "Nodes now", kind: "number", of: ({ nodes }) => nodes, shown: ({ nodes, limits }) => within(count(nodes), limits.nodes) },
-  { key: "share", title: "Share of nodes lent", kind: "number", of: ({ share }) => share, shown: ({ share }) => percent(share) },
+  { key: "share", title: "Share of nodes now", kind: "number", of: ({ share }) => share, shown: ({ share }) => percent(share) },
   { key: "week", title: "Node-hours this week", kind: "number", of: ({ week }) => week, shown: ({ week, limits }) => within(hours(week), limits.node_hours) },
   { key: "month", title: "Node-hours this month", kind: "number", of: ({ month }) => month, shown: ({ month }) => hours(month) },
-  { key: "all", title: "Node-hours in two years", kind: "number", of: ({ all }) => all, shown: ({ all }) => hours(all) },
-  { key: "trained", title: "Share trained", kind: "number", of: ({ trained }) => trained, shown: ({ trained }) => percent(trained) },
+  { key: "all", title: "Node-hours, two years", kind: "number", of: ({ all }) => all, shown: ({ all }) => hours(all) },
+  { key: "trained", title: "Trained", kind: "number", of: ({ trained }) => trained, shown: ({ trained }) => percent(trained) },
   { key: "delay", title: "Delay caused, s", kind: "number", of: ({ delay }) => delay, shown: ({ delay }) => delay.toFixed(1) },
 ];
 
@@ -37,7 +37,7 @@ export class UsersView {
       parts,
       query,
     });
-    const told = "Node-hours are those that were lent; the share trained is that in which trainers trained. Quotas are set by “oakum quota set”.";
+    const told = "Node-hours are those lent to the user’s trainers. “Trained” is the part of them in which the trainers trained; it and the delay caused are of the last two years. Quotas are set by “oakum quota set”.";
     this.element = h("section", { class: "view" }, h("div", { class: "view-head" }, h("h2", { tabindex: -1 }, "Users")), h("p", {}, told), this.list.element);
   }
 

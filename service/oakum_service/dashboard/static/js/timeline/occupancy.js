@@ -1,7 +1,7 @@
 // Shares of the nodes' time by use, as the service tells them: a digit of base 36 for each column.
 
 /** Uses, of which each has the colour `--USE`, and what they are called. */
-export const USE_NAMES = { foreground: "foreground jobs", training: "training, all trainers", idle: "idle" };
+export const USE_NAMES = { foreground: "foreground jobs", training: "training, all trainers", idle: "idle, or warming up" };
 export const USES = Object.keys(USE_NAMES);
 
 export async function occupancyOf(api, { from, to }, columns, bands) {

@@ -175,8 +175,9 @@ export class TimelinePanel {
     const searched = this.#isDense || this.finder.isComplete ? "" : "; only what ended last in this time was searched";
     const { leftOut } = this.store;
     const later = !this.#isDense && this.window.follows && leftOut ? `; ${count(leftOut)} more are announced, later` : "";
-    const ahead = this.#isDense ? "" : `, and ${duration(to - now)} for what is expected`;
-    setText(byId("window"), `${some}${duration(this.window.span)}: ${when(from)} to ${this.window.follows ? `${this.#present.name}${ahead}` : when(to)}${later}${kept}${searched}`);
+    const { follows, span } = this.window;
+    const [all, ahead] = follows && !this.#isDense ? [" in all", `, and ${duration(to - now)} ahead`] : ["", ""];
+    setText(byId("window"), `${some}${duration(span)}${all}: ${when(from)} to ${follows ? this.#present.name : when(to)}${ahead}${later}${kept}${searched}`);
     byId("to-now").disabled = this.window.follows;
     for (const input of byId("ranges").querySelectorAll("input")) input.checked = this.window.follows && Number(input.value) === this.window.span;
     const none = byId("no-rows");

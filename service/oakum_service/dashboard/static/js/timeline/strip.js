@@ -77,7 +77,7 @@ export class Strip {
     const px = (column) => Math.min(column * step, end).toFixed(1);
     const shapes = USES.map((use) => {
       const bottoms = [...tops];
-      for (let i = 0; i < columns; i++) tops[i] -= share(use, i) * (HEIGHT_PX - 2);
+      for (let i = 0; i < columns; i++) tops[i] -= share(use, i) * HEIGHT_PX;
       const there = tops.map((y, i) => `${px(i)} ${y.toFixed(1)}H${px(i + 1)}`);
       const back = bottoms.map((y, i) => `${px(i + 1)} ${y.toFixed(1)}H${px(i)}`).toReversed();
       return s("path", { class: `strip-${use}`, d: `M${there.join("L")}L${back.join("L")}z` });
