@@ -176,8 +176,8 @@ export class TimelinePanel {
     const { leftOut } = this.store;
     const later = !this.#isDense && this.window.follows && leftOut ? `; ${count(leftOut)} more are announced, later` : "";
     const { follows, span } = this.window;
-    const [all, ahead] = follows && !this.#isDense ? [" in all", `, and ${duration(to - now)} ahead`] : ["", ""];
-    setText(byId("window"), `${some}${duration(span)}${all}: ${when(from)} to ${follows ? this.#present.name : when(to)}${ahead}${later}${kept}${searched}`);
+    const ahead = follows && !this.#isDense ? `, and ${duration(to - now)} ahead` : "";
+    setText(byId("window"), `${some}${duration(span)} in all: ${when(from)} to ${follows ? this.#present.name : when(to)}${ahead}${later}${kept}${searched}`);
     byId("to-now").disabled = this.window.follows;
     for (const input of byId("ranges").querySelectorAll("input")) input.checked = this.window.follows && Number(input.value) === this.window.span;
     const none = byId("no-rows");
