@@ -100,7 +100,7 @@ class TestOverview:
             ]));
         """
         minutes, hours = opened.driver.execute_async_script(script)
-        assert minutes == ["12.4", "0.1", "1.2", "0.1", "0.1"]
+        assert minutes == ["12.3", "0.1", "1.2", "0.1", "0.1"]
         assert hours == ["200", "1", "0"]
 
     def test_the_time_left_follows_from_what_was_measured_on_as_many_nodes(self, opened: Page) -> None:
