@@ -9,6 +9,8 @@ import { blocks, fit, fitEnd, labelWidth, rowHeight, ticks } from "../geometry.j
 import { tone } from "../tones.js";
 import { leftAt, toCome, unknownParts } from "./row_bars.js";
 
+const HOUR_S = 3600;
+const DAY_S = 86400;
 const AXIS_PX = 26;
 const RIGHT_PX = 6;
 /** How far the axis's names reach out to the left of the rows. */
@@ -288,7 +290,8 @@ export class Picture {
     this.axis.setAttribute("width", this.#room);
     this.axisSliding = s("g");
     const nowX = this.#x(now);
-    const label = step >= 86400 ? day : (at) => clock(at, step < 60);
+    const isMidnight = (at) => step >= HOUR_S && at % DAY_S === 0;
+    const label = (at) => (isMidnight(at) ? day(at) : clock(at, step < 60));
     const times = moments.map((at) => ({ x: this.#x(at), half: labelWidth(label(at)) / 2, text: s("text", { x: this.#x(at).toFixed(1), y: 16 }, label(at)) }));
     this.times = times.filter(({ x, half }) => Math.abs(x - nowX) >= half + labelWidth(name) / 2 + LABEL_GAP_PX);
     this.axisSliding.append(...this.times.map(({ text }) => text));
