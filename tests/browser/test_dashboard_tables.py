@@ -216,7 +216,12 @@ class TestTables:
         page.click("#summary a")
         page.wait(lambda: page.texts(".listing tbody td:nth-child(2)") == ["81_2", "82"], "the longest first")
         assert "2 jobs started; the longest wait was 12 s" in page.texts("#delay-sum")[0].replace("\u202f", " ")
-        assert len(page.texts(".trend tbody tr")) >= 1
+        titles, periods = page.texts(".trend thead th"), page.texts(".trend tbody tr")
+        assert len(titles) == (5 if len(periods) == 1 else 6), "bars beside each other where there are several"
+        assert [len(page.texts(f".trend tr:nth-child({i + 1}) td")) for i in range(len(periods))] == [
+            len(titles) - 1 for _ in periods
+        ]
+        assert "false" not in "".join(page.texts(".trend"))
         page.click("#field-reach option[value='604800']")
         page.wait(lambda: page.texts(".listing tbody td:nth-child(2)") == ["old", "81_2", "82"], "the week")
         assert "within=604800" in page.asked

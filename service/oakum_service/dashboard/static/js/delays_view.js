@@ -96,7 +96,7 @@ function trendOf(trend, most) {
     "table",
     { class: "trend" },
     h("caption", { class: "for-readers" }, "Delays by period"),
-    h("thead", {}, h("tr", {}, ...["Period from", "Jobs", "Median wait", "p99", "Longest"].map((title, i) => h("th", { scope: "col", class: i ? "number" : "" }, title)), hasBars && h("th", { scope: "col", class: "wide" }, "Longest, as a bar"))),
+    h("thead", {}, h("tr", {}, ...["Period from", "Jobs", "Median wait", "p99", "Longest"].map((title, i) => h("th", { scope: "col", class: i ? "number" : "" }, title)), hasBars ? h("th", { scope: "col", class: "wide" }, "Longest, as a bar") : null)),
     h(
       "tbody",
       {},
@@ -104,7 +104,7 @@ function trendOf(trend, most) {
         const bar = h("span", { class: "delay-bar" });
         bar.style.width = share(period.max_s);
         const cells = [count(period.starts), duration(period.p50_s), duration(period.p99_s), duration(period.max_s)];
-        return h("tr", {}, h("th", { scope: "row" }, moment(period.from_at)), ...cells.map((cell) => h("td", { class: "number" }, cell)), hasBars && h("td", { class: "wide", "aria-hidden": "true" }, bar));
+        return h("tr", {}, h("th", { scope: "row" }, moment(period.from_at)), ...cells.map((cell) => h("td", { class: "number" }, cell)), hasBars ? h("td", { class: "wide", "aria-hidden": "true" }, bar) : null);
       }),
     ),
   );
