@@ -289,7 +289,7 @@ export function layout({ chart, area }, points, style) {
 function hintOf(points, { shapes }, isZoomable) {
   if (shapes.length) return "upright: its nodes change";
   if (changes(points).length === 0) return "";
-  return `its nodes change too often for lines${isZoomable ? ": choose a range" : ""}`;
+  return `changes: too many to mark${isZoomable ? ", choose a range" : ""}`;
 }
 
 /** The points at which the trainer's size changes. */
