@@ -146,6 +146,13 @@ class TestOverview:
         shown = "Trains at 108~/~s for 30~min, 5~s less than 97~% of “oakum ps” and 3 hours."
         assert opened.driver.execute_async_script(script, told) == shown.replace("~", "\u202f")
 
+    def test_quotations_stay_as_they_are_and_words_have_their_apostrophe(self, opened: Page) -> None:
+        script = """
+            import("/static/js/format.js").then(({ prose }) => arguments[1](prose(arguments[0])));
+        """
+        shown = opened.driver.execute_async_script(script, "trainer 'digits' has its user's quota")
+        assert shown == "trainer 'digits' has its user’s quota"
+
     def test_the_tile_of_idle_time_has_one_percentage_unless_a_limit_is_exceeded(
         self, opened: Page, cluster: SimulatedCluster
     ) -> None:

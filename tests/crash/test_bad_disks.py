@@ -80,7 +80,7 @@ def a_checkpoint_with_a_flipped_bit_is_passed_over_and_named(service: RunningSer
 
     client = service.start()
     wait_until("it resumes", lambda: formed_messages(client)[-1:] and "resumes" in formed_messages(client)[-1])
-    assert f"at step {step_of(before)} " in formed_messages(client)[-1]
+    assert f"at step {step_of(before):,} " in formed_messages(client)[-1]
     found = [warning for warning in warnings(client) if f"checkpoint of step {step_of(newest)}" in warning]
     assert len(found) == 1
     assert data.name in found[0]

@@ -46,7 +46,7 @@ def a_pause_gives_its_nodes_to_the_other(client: OakumClient) -> None:
     assert (view.status, view.nodes, view.checkpoint_step) == (Status.PAUSED, [], view.step)
     client.unpause("stopped")
     wait_until("it resumes", lambda: resumptions(client, "stopped"))
-    assert [f"at step {view.step} " in message for message in resumptions(client, "stopped")] == [True]
+    assert [f"at step {view.step:,} " in message for message in resumptions(client, "stopped")] == [True]
 
 
 def a_cancelled_one_does_too_and_goes_on_when_it_is_retried(client: OakumClient) -> None:
@@ -58,11 +58,11 @@ def a_cancelled_one_does_too_and_goes_on_when_it_is_retried(client: OakumClient)
     assert cancelled.state is TrainerState.CANCELLED
     client.retry("stopped")
     wait_until("it resumes", lambda: len(resumptions(client, "stopped")) > before)
-    found = re.search(r"at step (\d+) ", resumptions(client, "stopped")[-1])
+    found = re.search(r"at step ([\d,]+) ", resumptions(client, "stopped")[-1])
     # Rank 0 may have been writing a newer checkpoint when the trainer was cancelled.
     assert found is not None
     assert cancelled.checkpoint_step is not None
-    assert int(found[1]) >= cancelled.checkpoint_step > 0
+    assert int(found[1].replace(",", "")) >= cancelled.checkpoint_step > 0
 
 
 def while_it_is_paused_it_is_made_shorter_and_then_ends(client: OakumClient) -> None:

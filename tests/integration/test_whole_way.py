@@ -96,7 +96,7 @@ def without_any_node_it_waits_and_resumes_where_it_was(service: RunningService, 
         lambda: (view := client.trainer("elastic")).checkpoint_step == view.step and view,
     )
     resumed = wait_until("it resumes", lambda: resumptions(client))
-    assert [f"step {before.step} " in message for message in resumed] == [True]
+    assert [f"step {before.step:,} " in message for message in resumed] == [True]
     wait_until("it goes on", lambda: client.trainer("elastic").step > before.step > 0)
 
 
@@ -109,7 +109,7 @@ def an_interrupted_service_ends_everything_and_the_next_one_resumes(service: Run
     client = service.start()
     stopped_at = client.trainer("elastic").step
     wait_until("it goes on", lambda: client.trainer("elastic").step > stopped_at)
-    assert f"at step {stopped_at} " in resumptions(client)[-1]
+    assert f"at step {stopped_at:,} " in resumptions(client)[-1]
 
 
 def resumptions(client: OakumClient) -> list[str]:

@@ -7,6 +7,7 @@ the last such hour, the intervals and fragments themselves.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -117,15 +118,24 @@ def _read(
 def _within(training: Iterable[_Stretch], holes: Iterable[_Stretch]) -> Iterator[_Stretch]:
     """The parts of the training that are in holes, a stretch for each slot."""
     by_node: dict[str, list[_Stretch]] = {}
-    for hole in holes:
+    for hole in sorted(holes, key=_end):
         by_node.setdefault(hole.node, []).append(hole)
     for place, start, end in training:
         for slot in slots_in(place):
-            for _, opens, closes in by_node.get(slot, ()):
+            there = by_node.get(slot, [])
+            first = bisect_right(there, start, key=_end)
+            last = len(there) if end is None else bisect_left(there, end, key=_start)
+            for _, opens, closes in there[first:last]:  # holes of a node follow each other
                 ends = end if closes is None else closes if end is None else min(end, closes)
-                begins = max(start, opens)
-                if ends is None or begins < ends:
-                    yield _Stretch(slot, begins, ends)
+                yield _Stretch(slot, max(start, opens), ends)
+
+
+def _start(stretch: _Stretch) -> float:
+    return stretch.start_at
+
+
+def _end(stretch: _Stretch) -> float:
+    return math.inf if stretch.end_at is None else stretch.end_at
 
 
 def _total_s(stretches: Iterable[_Stretch], begin: float, now: float) -> float:

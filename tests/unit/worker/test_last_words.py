@@ -122,6 +122,16 @@ def test_a_service_that_refuses_how_training_has_ended_is_not_waited_for_as_one_
     assert len(asked) <= 3, "as often as other reports are sent again"
 
 
+def test_what_a_proxy_answers_before_a_service_that_is_away_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([404, 502, 204])
+    transport = httpx.MockTransport(lambda _: httpx.Response(next(answers)))
+    monkeypatch.setattr(httpx, "Client", partial(httpx.Client, transport=transport))
+    monkeypatch.setattr(service_link, "_LAST_WORDS_S", 0.0)
+    link = ServiceLink(fragment_config(Path("/nowhere")), lambda _: None)
+    link.stop(LAST.model_copy(update={"phase": Phase.FINISHED}), lambda: False)
+    assert next(answers, None) is None, "all three were asked for"
+
+
 def test_a_last_report_that_is_being_posted_is_not_posted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[FragmentReport] = []
     arrived, answers = threading.Event(), threading.Event()

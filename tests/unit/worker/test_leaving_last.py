@@ -67,6 +67,15 @@ def test_that_the_ranks_have_left_is_told_once_while_their_processes_end(
     assert agent._report is report
 
 
+def test_a_pace_is_of_the_generation_that_is_reported_with_it(agent: Agent) -> None:
+    agent._started_s = 0.0
+    agent._on_news(RankNews(0, 0, News(generation=1)))
+    agent._on_news(RankNews(0, 0, News(pace=Pace(steps=1, seconds=0.1, reading_s=0.0))))
+    assert agent._report.pace is not None
+    agent._on_news(RankNews(0, 0, News(generation=2)))
+    assert (agent._report.generation, agent._report.pace) == (2, None)
+
+
 @pytest.mark.parametrize("is_broken", [True, False], ids=["it has broken", "it goes on"])
 def test_whose_time_is_up_saves_where_its_generation_has_broken(
     agent: Agent, told: list[Command], is_broken: bool

@@ -158,6 +158,8 @@ class Agent:
         changes = news.model_dump(
             exclude_none=True, include={"generation", "broken", "failure", "progress", "pace"}
         )
+        if news.generation not in (None, self._report.generation):
+            changes.setdefault("pace", None)  # that of other nodes says nothing of these
         if news.failure is not None and news.failure.stage == "train":
             self._raised.append(news.failure)  # not reported as the fragment's failure: ranks may be restarted
             del changes["failure"]

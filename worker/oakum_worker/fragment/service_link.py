@@ -30,6 +30,8 @@ _LAST_WORDS_S = 10.0
 _OUTCOMES = (Phase.FINISHED, Phase.FAILED)
 """Phases of which a service that is not there now has to hear: nobody else can tell it, and it would launch again
 what has ended."""
+_REFUSALS = (400, 401, 403, 413, 422)
+"""Answers to a report that a service gives again; others may be those of a proxy before a service that is away."""
 _HURRIED_LAST_WORDS_S = 0.6
 _LOOK_S = 0.1
 """Seconds between two looks whether there is a hurry, while the last report is on its way."""
@@ -115,7 +117,7 @@ class ServiceLink:
                 return
             except httpx.HTTPError as error:
                 if _is_refusal(error):
-                    patience_s = _LAST_WORDS_S  # A service that is there has heard it.
+                    patience_s = min(patience_s, now_s - began_s + _LAST_WORDS_S)  # it is there, and has read it
                 again_s = time.monotonic() + _wait_s(error)
                 self._look_up()
 
@@ -213,7 +215,7 @@ def _is_refusal(error: httpx.HTTPError) -> bool:
     """Whether the service has answered that it does not take this, and will not later."""
     if not isinstance(error, httpx.HTTPStatusError):
         return False
-    return error.response.is_client_error and error.response.status_code != httpx.codes.TOO_MANY_REQUESTS
+    return error.response.status_code in _REFUSALS
 
 
 def _wait_s(error: httpx.HTTPError | ValidationError) -> float:

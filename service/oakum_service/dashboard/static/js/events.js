@@ -18,6 +18,8 @@ const MOODS = {
 export class EventFeed {
   #newest = null;
   #isRead = false;
+  /** Why there is none to show, as it is told; null where nothing is. */
+  #fault = null;
 
   constructor(root) {
     this.root = root;
@@ -31,17 +33,21 @@ export class EventFeed {
   clear() {
     this.#newest = null;
     this.#isRead = false;
+    this.#fault = null;
     this.root.replaceChildren(h("p", { class: "empty" }, "Loading…"));
   }
 
   /** Says why there is none to show, and offers to try again; what has been read stays. */
   fail(why, retry) {
-    if (!this.#isRead) this.root.replaceChildren(h("p", { class: "empty" }, notLoaded(why), " ", button("Try again", retry)));
+    if (this.#isRead || this.#fault === why) return; // what is told already keeps its button and the focus
+    this.#fault = why;
+    this.root.replaceChildren(h("p", { class: "empty" }, notLoaded(why), " ", button("Try again", retry)));
   }
 
   /** Shows the newest events, in any order. */
   begin(events) {
     this.#isRead = true;
+    this.#fault = null;
     this.root.replaceChildren(...(events.length ? [] : [h("p", { class: "empty" }, "Nothing has happened yet: submits, plans, launches and ends will be told here.")]));
     for (const event of events.toSorted((a, b) => a.id - b.id)) this.add(event);
   }

@@ -7,8 +7,9 @@ const SAID_AFTER_MS = 300;
 
 export class FirstAnswer {
   #timer = null;
-  /** Whether the view has no answer yet. */
-  waits = false;
+  /** Whether an answer is on its way, of which nothing is known yet. */
+  isLoading = false;
+  #waits = false;
   #shown = null;
   #title = "";
 
@@ -20,7 +21,8 @@ export class FirstAnswer {
   /** A view begins: what it would show now is of no answer. `shown` is called when it has come. */
   begin(title, shown = null) {
     this.#title = title;
-    this.waits = true;
+    this.isLoading = true;
+    this.#waits = true;
     this.#shown = shown;
     for (const view of this.views) view.classList.add("pending");
     clearTimeout(this.#timer);
@@ -30,8 +32,9 @@ export class FirstAnswer {
 
   /** The view has its answer. */
   end() {
-    if (!this.waits) return;
-    this.waits = false;
+    this.isLoading = false;
+    if (!this.#waits) return;
+    this.#waits = false;
     clearTimeout(this.#timer);
     this.#show();
     for (const view of this.views) view.classList.remove("pending");
@@ -40,7 +43,8 @@ export class FirstAnswer {
 
   /** The view has none, and why; `isRefusal`: it alone has none. Returns whether that is said here: false for a view that has shown something. */
   fail(text, isRefusal) {
-    if (!this.waits) return false;
+    this.isLoading = false;
+    if (!this.#waits) return false;
     clearTimeout(this.#timer);
     const elsewhere = this.#title && isRefusal ? [link("To the overview", "#/")] : [];
     this.#show(h("p", { role: "alert" }, text), h("p", { class: "buttons" }, button("Try again", () => this.#tryAgain()), ...elsewhere));
@@ -48,6 +52,7 @@ export class FirstAnswer {
   }
 
   #tryAgain() {
+    this.isLoading = true;
     this.#load();
     this.retry();
   }

@@ -3,8 +3,8 @@
 const NARROW = "\u202f";
 const NONE = "–";
 const UNIT = /(\d) (%|ms|s|min|h|d)(?![\w-])/g;
-/** Of a word: those of quotations have no letter on one side. */
-const APOSTROPHE = /(?<=\p{L})'(?=\p{L})|(?<=\p{L}s)'(?= \p{L})/gu;
+/** Within a word: those of quotations have no letter on one side. */
+const APOSTROPHE = /(?<=\p{L})'(?=\p{L})/gu;
 const PER_SECOND = / \/ s(?!\w)/g;
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
@@ -86,7 +86,8 @@ export function nodeTimes(parts, unit) {
   const perUnit = unit === "node-hours" ? 3600 : 60;
   const scale = sum(parts) / perUnit < 100 ? 10 : 1;
   const rounded = parts.map((part) => Math.round((scale * part) / perUnit));
-  rounded[parts.indexOf(Math.max(...parts))] += Math.round((scale * sum(parts)) / perUnit) - sum(rounded);
+  const largest = parts.indexOf(Math.max(...parts));
+  rounded[largest] = Math.max(0, rounded[largest] + Math.round((scale * sum(parts)) / perUnit) - sum(rounded));
   return rounded.map((part) => (scale === 1 ? count(part) : (part / scale).toFixed(1)));
 }
 

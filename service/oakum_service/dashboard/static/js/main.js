@@ -18,7 +18,6 @@ import { viewAt, viewLinks } from "./views.js";
 
 const RETRY_MS = 2000;
 const api = new Api();
-const overview = new Overview();
 const feed = new EventFeed(byId("events"));
 const firstAnswer = new FirstAnswer(byId("first-answer"), [byId("view"), byId("overview")], () => askAgain());
 let streaming = false;
@@ -29,6 +28,7 @@ let session = null;
 let again = () => {};
 let retrying = null;
 const askAgain = () => (session ? session.refresher.anew() : again());
+const overview = new Overview(askAgain);
 let path = null;
 /** Id of what had the focus when a session ended, which gets it back in the next one; null for a page that has just been opened. */
 let left = null;
@@ -66,7 +66,7 @@ function showAccount(mine) {
   setChildren(byId("account"), [me, cluster?.held, cluster?.num_fragments], () => [
     ...(me.role === "admin" && cluster ? [holdButton(cluster, api, done)] : []),
     h("span", { class: "who" }, `${me.name}, ${me.role}`),
-    button("Sign out", signOut, { id: "sign-out" }),
+    button("Sign out", signOut),
   ]);
   showLiveness(); // also whether a hold can be asked for
 }
@@ -162,7 +162,7 @@ function sentence(text) {
 /** [class, words]. Nothing is live before the view's first answer has come. */
 function livenessOf() {
   if (offline) return ["down", "Offline"];
-  if (firstAnswer.waits) return ["", "Loading…"];
+  if (firstAnswer.isLoading) return ["", "Loading…"];
   return streaming ? ["live", "Live"] : ["polling", "Every 2 s"];
 }
 
@@ -172,7 +172,8 @@ function showLiveness() {
   element.className = `liveness ${kind}`;
   setText(element, words);
   element.title = updatedAt === null ? "" : `Last update ${clock(updatedAt)}`;
-  for (const needed of ["hold", "sign-out"].map(byId)) if (needed) needed.disabled = offline; // nothing would come of them
+  const hold = byId("hold");
+  if (hold) hold.disabled = offline;
 }
 
 /** Shows the view that the address names, a new one for each path; of a path's query the view is told. */

@@ -19,12 +19,13 @@ const PLAN = "v1/plans?limit=1";
 export const NEEDED = [ALL_TRAINERS, PLAN];
 
 export class Overview {
-  constructor() {
+  /** `askAgain` refreshes the page. */
+  constructor(askAgain) {
     this.element = byId("overview");
     this.nodes = new NodeList();
     this.list = new TrainerList();
     this.planAt = -Infinity;
-    this.timeline = new TimelinePanel();
+    this.timeline = new TimelinePanel(askAgain);
     this.trainers = new Trainers(byId("trainers"), byId("ended"));
   }
 

@@ -155,7 +155,7 @@ function rowsOf(plans) {
 
 function row(plan, value) {
   const granted = plan.allocations.reduce((sum, { nodes }) => sum + nodes.length, 0);
-  return [link(`Plan ${plan.id}`, address(["plans", plan.id])), moment(plan.made_at), count(granted), plan.objective, value, plan.unit, granted > 0 ? duration(plan.look_ahead_s) : "–", prose(plan.quality), duration(plan.solve_s), plan.solver];
+  return [link(`Plan ${plan.id}`, address(["plans", plan.id])), moment(plan.made_at), count(granted), plan.objective, value, plan.unit, plan.look_ahead_s > 0 ? duration(plan.look_ahead_s) : "–", prose(plan.quality), duration(plan.solve_s), plan.solver];
 }
 
 function outcomeOf(view) {

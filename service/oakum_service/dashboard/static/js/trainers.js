@@ -238,10 +238,11 @@ function factsOf(view) {
 }
 
 /** Measured rates beside the smallest measured size's, in brackets with what the spec predicts, or what plans count in their place. */
-function speedUp({ measured_rates: rates, spec: { curve }, plans_by_measured_rates: isPlannedBy }) {
+function speedUp({ measured_rates: rates, spec, plans_by_measured_rates: isPlannedBy }) {
+  const { curve } = spec;
   if (rates.length < 2) return [];
   const [base, ...others] = rates;
-  const predicted = (size) => (curve.length ? curveAt(curve, size) / curveAt(curve, base.nodes) : isPlannedBy ? null : size / base.nodes);
+  const predicted = (size) => (curve.length ? curveAt(curve, size) / curveAt(curve, base.nodes) : isPlannedBy || hasCurve(spec) ? null : size / base.nodes);
   const told = others.map(({ nodes: size, samples_per_s: rate }) => {
     const expected = predicted(size);
     const beside = expected === null ? "" : ` (${isPlannedBy ? "predicted" : "plans count"} ${expected.toFixed(2)})`;
@@ -250,10 +251,12 @@ function speedUp({ measured_rates: rates, spec: { curve }, plans_by_measured_rat
   return [[`Speed-up over ${nodes(base.nodes)}`, told.join(", ")]];
 }
 
+const hasCurve = ({ curve, curves_by_type: byType }) => curve.length > 0 || Object.keys(byType ?? {}).length > 0;
+
 /** Where plans count other rates than the measured ones that stand beside them. */
-function ratesOf({ measured_rates: rates, plans_by_measured_rates: isPlannedBy, spec: { curve } }) {
+function ratesOf({ measured_rates: rates, plans_by_measured_rates: isPlannedBy, spec }) {
   if (isPlannedBy || rates.length < 2) return "";
-  return curve.length ? "Plans go by its spec's curve, not by what was measured." : "Plans count each node as much as the first, whatever was measured.";
+  return hasCurve(spec) ? "Plans go by its spec's curve, not by what was measured." : "Plans count each node as much as the first, whatever was measured.";
 }
 
 /** The curve's samples/s, in straight lines between its points and from 0, level behind the last one. */

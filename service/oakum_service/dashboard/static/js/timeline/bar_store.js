@@ -22,9 +22,9 @@ export class BarStore {
     return this.#keptFrom;
   }
 
-  /** From when on it was asked what nodes did, in Unix seconds; Infinity before the first answer. */
-  get askedFrom() {
-    return this.#loaded?.from ?? Infinity;
+  /** From when on all is there that is known of what nodes did, in Unix seconds; Infinity before the first answer. */
+  get completeFrom() {
+    return Math.max(this.#loaded?.from ?? Infinity, this.#keptFrom ?? -Infinity);
   }
 
   /** When the first thing begins that the scheduler announces for any node, in Unix seconds; null for nothing. */

@@ -29,7 +29,9 @@ export class TimelinePanel {
   #loading = null;
   #densityAt = 0;
 
-  constructor() {
+  /** `askAgain` refreshes the page, from which the panel is told of the nodes. */
+  constructor(askAgain) {
+    this.askAgain = askAgain;
     this.root = byId("timeline");
     this.store = new BarStore();
     this.finder = new Finder();
@@ -70,6 +72,7 @@ export class TimelinePanel {
   #tryAgain() {
     this.lack.fault = null;
     this.lack.show(this.#isLacking());
+    if (this.#nodes === null) this.askAgain();
     this.#load().catch(() => {}); // it is told there again
   }
 
@@ -333,7 +336,7 @@ export class TimelinePanel {
   }
 
   #aboutAt(node, at) {
-    if (at < this.store.askedFrom) return { lines: [] };
+    if (at < this.store.completeFrom) return { lines: [] };
     const bars = this.store.of(node);
     const fragment = bars?.fragments.findLast((bar) => bar.start_at <= at && (bar.end_at === null || at < bar.end_at));
     return { lines: linesAbout(node, at, this.#present, bars, this.#nodes?.get(node)), trainer: fragment?.trainer ?? null };

@@ -149,12 +149,16 @@ export class Picture {
     const foreground = [];
     const fragments = [];
     this.drawnTrainers = new Set();
+    this.hasUnknown = false;
     const beside = BESIDE * (this.to - this.from);
-    const [asked, until] = [Math.max(store.askedFrom, this.from - beside), Math.min(now, this.to + beside)];
+    const [complete, until] = [Math.max(store.completeFrom, this.from - beside), Math.min(now, this.to + beside)];
     for (const [node, place] of rowOf) {
       const known = bars(node);
       if (known === null) continue;
-      for (const part of unknownParts(known.stretches, asked, until, LEAST_UNKNOWN_PX / this.scale)) this.#bar("unknown", part, place, { "data-node": node });
+      for (const part of unknownParts(known.stretches, complete, until, LEAST_UNKNOWN_PX / this.scale)) {
+        this.#bar("unknown", part, place, { "data-node": node });
+        this.hasUnknown ||= part.end_at > this.from && part.start_at < this.to;
+      }
       for (const stretch of known.stretches) {
         if (stretch.state === "foreground") foreground.push({ ...stretch, node });
         else this.#bar(stretch.state === "hole" ? "hole" : "unavailable", stretch, place, { "data-node": node });
@@ -168,7 +172,6 @@ export class Picture {
       this.#label(many || interval.name || interval.job, { ...interval, start_at: leftAt(above, interval, now) }, first, "job-name", last - first + 1);
     }
     for (const [fragment, place] of fragments) this.#fragment(fragment, place);
-    this.hasUnknown = this.pending.some(({ kind }) => kind === "unknown");
     this.#flush();
     if (this.to > now) this.#expect(rowOf, now, bars, forecast, height);
     const x = this.#x(now);
