@@ -421,6 +421,7 @@ def test_a_user_is_shown_alone_and_a_viewer_sees_no_way_to_make_tokens(
     page = TablesPage(driver, server)
     page.enter(api.new_token("uta", Role.USER), "users")
     page.shows_rows("uta")
+    page.errors()  # of the page before, whose server has gone
     page.enter(api.new_token("vera", Role.VIEWER), "tokens")
     page.wait(lambda: set(page.names) == {"vera"}, "the viewer's own tokens")
     assert "Make a token" not in page.texts("button")

@@ -133,7 +133,7 @@ class TestPicture:
 
     def test_keys_zoom_and_move(self, opened: Page) -> None:
         opened.write(".rows", "-")
-        opened.wait(lambda: told(opened).startswith("4 min 30 s: "), "half as much again")
+        opened.wait(lambda: told(opened).startswith("4 min 30 s in all: "), "half as much again")
         opened.write(".rows", "+")
         opened.wait(lambda: told(opened).startswith("3 min in all: "), "as before")
         opened.write(".rows", Keys.SHIFT + Keys.ARROW_LEFT)
