@@ -4,6 +4,10 @@ const NUM_TONES = 8;
 const KEPT = "oakum-tones";
 const MOST_KEPT = 2000;
 const tones = new Map(kept());
+/** Trainer's name -> class: pictures ask thousands of times for each frame. */
+const classes = new Map();
+/** Whether tones that were given just now are about to be kept. */
+let isKeeping = false;
 
 /** Gives colours in order of submission, so that neighbours in time differ. */
 export function assignTones(trainers) {
@@ -11,12 +15,17 @@ export function assignTones(trainers) {
 }
 
 export function tone(name) {
+  if (!classes.has(name)) classes.set(name, `tone-${numberOf(name)}`);
+  return classes.get(name);
+}
+
+function numberOf(name) {
   const key = hashOf(name);
   if (!tones.has(key)) {
-    for (const [other, number] of kept()) tones.set(other, number); // another tab may have met it first
+    if (!isKeeping) for (const [other, number] of kept()) tones.set(other, number); // another tab may have met it first
     if (!tones.has(key)) remember(key);
   }
-  return `tone-${tones.get(key)}`;
+  return tones.get(key);
 }
 
 /** A number in place of the name: what stays in the browser tells nobody what was trained. */
@@ -29,6 +38,12 @@ function hashOf(name) {
 function remember(key) {
   const newest = [...tones.values()].at(-1) ?? -1;
   tones.set(key, (newest + 1) % NUM_TONES);
+  if (!isKeeping) queueMicrotask(keep);
+  isKeeping = true;
+}
+
+function keep() {
+  isKeeping = false;
   try {
     localStorage.setItem(KEPT, JSON.stringify([...tones].slice(-MOST_KEPT)));
   } catch {

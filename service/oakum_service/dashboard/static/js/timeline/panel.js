@@ -63,7 +63,7 @@ export class TimelinePanel {
     await this.#load();
   }
 
-  /** Stops the clock at the time of which the shown state is, null for now, and tells `why`. */
+  /** Shows the state as of the time `at` (Unix seconds; null: the present) from now on, and tells `why` nothing newer comes. */
   freeze(why, at) {
     this.#frozenAt ??= at ?? this.#now();
     this.fail(why);

@@ -18,6 +18,8 @@ const BEFORE_PX = 20;
 const NAME_ROOM_PX = [64, 132];
 /** Patterns that fill a kind of bar; the others have colours by their class. */
 const FILLS = { unavailable: "url(#crossed)", unknown: "url(#unknown)" };
+/** The lowest first. */
+const LAYERS = ["unknown", "hole", "unavailable", "foreground", "warming", "training"];
 const MOST_ELEMENTS = 700;
 /** Times without a bar that are narrower are none. */
 const LEAST_UNKNOWN_PX = 2;
@@ -35,43 +37,50 @@ export class Picture {
     this.axisBox = h("div", { class: "axis-box", title: "Drag or turn the wheel here to move or zoom" }, this.axis);
     root.append(this.axisBox, this.scroller);
     this.marked = null;
+    this.shapes = s("g");
+    this.bars = [];
     this.drawnTrainers = new Set();
     this.hasUnknown = false;
     this.left = 0;
     this.right = 0;
     this.row = 1;
     this.rows = [];
-  }
-
-  /** The rows in view, and some beyond. */
-  get inView() {
-    const first = Math.max(0, Math.floor(this.scroller.scrollTop / this.row) - 4);
-    const last = Math.ceil((this.scroller.scrollTop + Math.max(this.scroller.clientHeight, 200)) / this.row) + 4;
-    return this.rows.slice(first, last).map(({ node, title, size }, i) => ({ node, title, size, place: first + i }));
+    this.inView = [];
+    this.room = 0;
   }
 
   get namesInView() {
     return this.inView.map(({ node }) => node).filter((node) => node !== undefined);
   }
 
-  /** The picture's width in pixels, also while the rows are hidden. */
-  get #room() {
-    return this.scroller.clientWidth || this.scroller.parentElement.clientWidth;
-  }
-
   get width() {
     return Math.max(this.right - this.left, 1);
   }
 
-  /** Measures the room and lays out the rows. */
+  /**
+   * Lays out the rows, and measures once what drawing needs: asking the browser while shapes are made would have it lay
+   * out the page each time.
+   */
   layOut(rows, longestName) {
     this.rows = rows;
-    const width = this.#room;
     this.row = rowHeight(rows.length);
-    const [least, most] = width < 600 ? [40, 76] : NAME_ROOM_PX;
+    this.height = Math.max(rows.length, 1) * this.row;
+    this.plot.setAttribute("height", this.height);
+    // Also while the rows are hidden.
+    this.room = this.scroller.clientWidth || this.scroller.parentElement.clientWidth;
+    this.inView = this.#rowsInView();
+    const [least, most] = this.room < 600 ? [40, 76] : NAME_ROOM_PX;
     this.left = Math.min(Math.max(longestName * 6.6 + 18, least), most);
-    this.right = width - RIGHT_PX;
-    return width > 0;
+    this.right = this.room - RIGHT_PX;
+    return this.room > 0;
+  }
+
+  /** The rows in view, and some beyond. */
+  #rowsInView() {
+    const { scrollTop, clientHeight } = this.scroller;
+    const first = Math.max(0, Math.floor(scrollTop / this.row) - 4);
+    const last = Math.ceil((scrollTop + Math.max(clientHeight, 200)) / this.row) + 4;
+    return this.rows.slice(first, last).map(({ node, title, size }, i) => ({ node, title, size, place: first + i }));
   }
 
   /**
@@ -83,26 +92,25 @@ export class Picture {
     this.to = to;
     this.now = present.at;
     this.scale = this.width / (to - from);
-    const height = Math.max(this.rows.length, 1) * this.row;
+    const { height } = this;
     const marks = ticks(from - BESIDE * (to - from), to + BESIDE * (to - from), this.width * (1 + 2 * BESIDE));
     this.#drawAxis(marks, present);
-    for (const [name, value] of [["width", this.#room], ["height", height], ["aria-label", inWords]]) this.plot.setAttribute(name, value);
+    for (const [name, value] of [["width", this.room], ["aria-label", inWords]]) this.plot.setAttribute(name, value);
     this.sliding = s("g");
     this.labels = s("g");
-    this.paths = new Map();
-    this.pending = [];
+    this.shapes = s("g");
+    this.bars = [];
     this.#drawBars(marks, height, store, forecast);
     const cut = s("g", { "clip-path": "url(#shown)" }, this.sliding, this.labels);
     this.plot.replaceChildren(this.#definitions(height), cut, this.#names());
     this.moved = 0;
     this.#showWholeTimes();
-    this.mark(this.marked);
   }
 
   /** Dims all trainers but one; none, if `trainer` is null. */
   mark(trainer) {
     this.marked = trainer;
-    for (const shape of this.plot.querySelectorAll("[data-trainer]")) shape.classList.toggle("dimmed", trainer !== null && shape.dataset.trainer !== trainer);
+    this.#showBars();
   }
 
   /** Moves what is drawn, so that the window `from` on is shown. Returns false if it has to be drawn anew. */
@@ -172,7 +180,8 @@ export class Picture {
       this.#label(many || interval.name || interval.job, { ...interval, start_at: leftAt(above, interval, now) }, first, "job-name", last - first + 1);
     }
     for (const [fragment, place] of fragments) this.#fragment(fragment, place);
-    this.#flush();
+    this.#showBars();
+    this.sliding.append(this.shapes);
     if (this.to > now) this.#expect(rowOf, now, bars, forecast, height);
     const x = this.#x(now);
     this.sliding.append(s("line", { class: "now", x1: x, x2: x, y1: 0, y2: height }));
@@ -230,31 +239,32 @@ export class Picture {
     const end = Math.min(this.#x(end_at ?? Math.max(this.now, start_at)), this.right + beside);
     if (end < this.left - beside || end < x) return;
     const width = Math.max(end - x - (merged > 1 ? 0 : Math.min(1, (end - x) / 4)), 0.8);
-    this.pending.push({ kind, x, y: place * this.row + this.#gap / 2, width, height: numRows * this.row - this.#gap, data });
+    this.bars.push({ kind, x, y: place * this.row + this.#gap / 2, width, height: numRows * this.row - this.#gap, data });
   }
 
-  /** Makes shapes of the bars: an element each where they are few, else one path for each kind and trainer. */
-  #flush() {
-    const isFew = this.pending.length <= MOST_ELEMENTS;
-    for (const bar of this.pending) {
-      if (isFew) this.sliding.append(this.#rectangle(bar));
-      else this.#trace(bar);
-    }
-    const order = ["unknown", "hole", "unavailable", "foreground", "warming", "training"];
-    const rank = (kind) => order.indexOf(kind.split(" ")[0]);
-    const paths = [...this.paths.values()].sort((a, b) => rank(a.kind) - rank(b.kind));
-    for (const { kind, data, steps } of paths) this.sliding.append(s("path", { class: `${kind} many`, d: steps.join(""), fill: FILLS[kind], ...data }));
+  /** Makes shapes of the bars: an element each where they are few, else one path for each kind and colour. */
+  #showBars() {
+    this.shapes.replaceChildren(...(this.bars.length <= MOST_ELEMENTS ? this.bars.map((bar) => this.#rectangle(bar)) : this.#paths()));
   }
 
   #rectangle({ kind, x, y, width, height, data }) {
-    return s("rect", { class: kind, x: x.toFixed(1), y, width: width.toFixed(1), height, rx: this.row > 10 ? 2 : 0, fill: FILLS[kind], ...data });
+    return s("rect", { class: kind + this.#dimmed(data), x: x.toFixed(1), y, width: width.toFixed(1), height, rx: this.row > 10 ? 2 : 0, fill: FILLS[kind], ...data });
   }
 
-  #trace({ kind, x, y, width, height, data }) {
-    const about = data["data-trainer"] ? { "data-trainer": data["data-trainer"] } : {};
-    const key = `${kind} ${about["data-trainer"] ?? ""}`;
-    if (!this.paths.has(key)) this.paths.set(key, { kind, data: about, steps: [] });
-    this.paths.get(key).steps.push(`M${x.toFixed(1)} ${y}h${width.toFixed(1)}v${height}h-${width.toFixed(1)}z`);
+  #paths() {
+    const paths = new Map();
+    for (const { kind, x, y, width, height, data } of this.bars) {
+      const look = kind + this.#dimmed(data);
+      if (!paths.has(look)) paths.set(look, { kind, layer: LAYERS.indexOf(kind.split(" ")[0]), steps: [] });
+      paths.get(look).steps.push(`M${x.toFixed(1)} ${y}h${width.toFixed(1)}v${height}h-${width.toFixed(1)}z`);
+    }
+    const inOrder = [...paths].sort(([, a], [, b]) => a.layer - b.layer);
+    return inOrder.map(([look, { kind, steps }]) => s("path", { class: `${look} many`, d: steps.join(""), fill: FILLS[kind] }));
+  }
+
+  /** Another class for the bars of a trainer that is not the marked one. */
+  #dimmed({ "data-trainer": trainer }) {
+    return this.marked !== null && trainer !== undefined && trainer !== this.marked ? " dimmed" : "";
   }
 
   /** A name moves with its bar, and stays at the left edge while the bar's beginning is out of view. */
@@ -290,7 +300,7 @@ export class Picture {
   }
 
   #drawAxis({ step, moments }, { at: now, name }) {
-    this.axis.setAttribute("width", this.#room);
+    this.axis.setAttribute("width", this.room);
     this.axisSliding = s("g");
     const nowX = this.#x(now);
     const isMidnight = (at) => step >= HOUR_S && at % DAY_S === 0;
@@ -307,7 +317,7 @@ export class Picture {
   #showWholeTimes() {
     for (const { x, half, text } of this.times) {
       const at = x + this.moved;
-      text.setAttribute("visibility", at - half >= this.left - BEFORE_PX && at + half <= this.#room ? "visible" : "hidden");
+      text.setAttribute("visibility", at - half >= this.left - BEFORE_PX && at + half <= this.room ? "visible" : "hidden");
     }
   }
 

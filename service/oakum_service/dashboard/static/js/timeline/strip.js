@@ -15,6 +15,8 @@ const GRIP_PX = 8;
 export class Strip {
   #shares = null;
   #asked = null;
+  /** The width in pixels, as observed: to ask for it after each change of the page would have it laid out anew. */
+  #px = 0;
 
   constructor(root, on) {
     this.root = root;
@@ -27,13 +29,19 @@ export class Strip {
     this.caption = h("div", { class: "strip-caption" }, this.told, h("ul", { class: "legend", "aria-label": "Colours of the strip and of all nodes at once" }, ...keys));
     root.append(this.chart, this.caption);
     this.chart.addEventListener("pointerdown", (event) => this.#grab(event));
+    new ResizeObserver(() => this.#fit()).observe(this.caption);
+  }
+
+  #fit() {
+    this.#px = this.caption.clientWidth;
+    if (this.#shares !== null) this.#draw();
   }
 
   /** Gets the shares for as long a time as fits the window, if those at hand do not. */
   async load(api, window, now) {
     const { from } = window.at(now);
     const reach = REACHES_S.find((seconds) => seconds >= 4 * window.span && now - from <= seconds) ?? LONGEST_S;
-    const columns = Math.max(20, Math.floor(this.caption.clientWidth / COLUMN_PX));
+    const columns = Math.max(20, Math.floor(this.#px / COLUMN_PX));
     const isFresh = this.#asked && this.#asked.reach === reach && now - this.#asked.at < (2 * reach) / columns && this.#asked.columns === columns;
     if (isFresh) return;
     const shares = await occupancyOf(api, { from: now - reach, to: now }, columns, 1);
@@ -55,18 +63,16 @@ export class Strip {
   /** Shows where the window is. */
   mark(window, now) {
     if (this.#shares === null) return;
-    if (this.caption.clientWidth !== this.drawnPx) this.#draw(); // also where no newer shares come
     const { from, to } = window.at(now);
     const x = Math.max(0, this.#x(from));
-    const width = Math.max(Math.min(this.#x(Math.min(to, now)), this.caption.clientWidth - 1) - x, 4);
+    const width = Math.max(Math.min(this.#x(Math.min(to, now)), this.#px - 1) - x, 4);
     this.window.setAttribute("x", x.toFixed(1));
     this.window.setAttribute("width", width.toFixed(1));
   }
 
   #draw() {
     const { columns, bands, from, keptFrom } = this.#shares;
-    const width = this.caption.clientWidth;
-    this.drawnPx = width;
+    const width = this.#px;
     this.chart.setAttribute("width", width);
     const step = width / columns;
     const tops = Array.from({ length: columns }, () => HEIGHT_PX);
@@ -97,12 +103,12 @@ export class Strip {
 
   #x(at) {
     const { from, to } = this.#shares;
-    return ((at - from) / (to - from)) * this.caption.clientWidth;
+    return ((at - from) / (to - from)) * this.#px;
   }
 
   #at(clientX) {
     const { from, to } = this.#shares;
-    return from + ((clientX - this.chart.getBoundingClientRect().left) / this.caption.clientWidth) * (to - from);
+    return from + ((clientX - this.chart.getBoundingClientRect().left) / this.#px) * (to - from);
   }
 
   /** Dragging the window moves it, an edge of it changes its length, and elsewhere a new one is drawn. */
