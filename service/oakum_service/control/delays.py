@@ -104,8 +104,9 @@ class WeekOfDelays:
 
 
 def quantile(ordered: Sequence[float], q: float) -> float | None:
-    """Nearest-rank quantile of ordered values; None if there are none."""
-    return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else None
+    """The nearest-rank quantile of ordered values: the least of them that a share `q` of all, above 0, does not
+    exceed. None if there are none."""
+    return ordered[math.ceil(q * len(ordered)) - 1] if ordered else None
 
 
 def _summary(from_at: float, to_at: float, ordered: Sequence[float]) -> PeriodOfDelays:
