@@ -19,7 +19,7 @@ from typing import Any
 import oakum_service.server
 from oakum_service.config import LocalClusterSettings, Settings
 from oakum_service.db.engine import open_engine, upgrade
-from oakum_service.identity import tokens
+from oakum_service.identity import audit, tokens
 from oakum_service.schedulers.local import LocalCluster
 from oakum_service.schedulers.port import Scheduler
 from serving.wide_cluster import WideCluster
@@ -69,7 +69,9 @@ def main(folder: Path, num_far: int, num_users: int, near_nodes: int, database: 
     setattr(oakum_service.server, "open_scheduler", open_wide)  # noqa: B010 - the server's own name for it
     server = oakum_service.server.OakumServer(settings)
     with server.sessions.begin() as session:
-        users = [tokens.create(session, f"user{number}", "user") for number in range(num_users)]
+        users = [
+            tokens.create(session, audit.local_actor(), f"user{number}", "user") for number in range(num_users)
+        ]
     threading.Thread(target=_listen, args=(opened[0],), daemon=True).start()
     threading.Thread(target=_tell_turns, args=(server, tell), daemon=True).start()
     server.run(lambda: tell({"ready": server.url, "admin": server.token, "users": users}))

@@ -216,5 +216,4 @@ def _admin_token(begin: Any, client_file: Path) -> str:
     with begin() as session:
         if token and is_valid(session.get(ApiToken, digest(token)), time.time()):
             return token
-        audit.record(session, audit.local_actor(), "token.created", LOCAL_ADMIN, LOCAL_ADMIN, role="admin")
-        return create(session, LOCAL_ADMIN, "admin")
+        return create(session, audit.local_actor(), LOCAL_ADMIN, "admin")

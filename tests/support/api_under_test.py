@@ -36,7 +36,7 @@ from oakum_service.documents.node import Node
 from oakum_service.documents.silence import Silence
 from oakum_service.errors import SchedulerError
 from oakum_service.fragments.configs import FragmentConfigs
-from oakum_service.identity import tokens
+from oakum_service.identity import audit, tokens
 from oakum_service.schedulers.port import JobStart, OwnJob, Scheduler, Snapshot
 from oakum_service.states import NodeState, TrainerState
 from oakum_worker.fragment_config import FragmentConfig
@@ -183,7 +183,7 @@ class ApiUnderTest:
         )
         self.app = add_parts(_app_without_parts(), self.context)
         with self.sessions.begin() as session:
-            hook, viewer, user, admin = (tokens.create(session, *owner) for owner in _OWNERS)
+            hook, viewer, user, admin = (tokens.create(session, audit.local_actor(), *owner) for owner in _OWNERS)
         self.anonymous = self.client(None)
         self.hook = self.client(hook)
         self.viewer = self.client(viewer)
@@ -204,7 +204,7 @@ class ApiUnderTest:
 
     def new_token(self, name: str, role: Role) -> str:
         with self.sessions.begin() as session:
-            return tokens.create(session, name, role.name.lower())
+            return tokens.create(session, audit.local_actor(), name, role.name.lower())
 
     def client(self, token: str | None) -> TestClient:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}

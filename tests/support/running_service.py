@@ -19,7 +19,7 @@ from oakum_client.rest.client import OakumClient
 from oakum_service.api.schemas.events import Event
 from oakum_service.api.schemas.trainers import TrainerView
 from oakum_service.db.engine import open_engine, open_sessions
-from oakum_service.identity import tokens
+from oakum_service.identity import audit, tokens
 from oakum_service.schedulers.fragment_processes import AGENT_MODULES
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
@@ -111,7 +111,7 @@ class RunningService:
         """A new token for the scheduler's hooks."""
         engine = open_engine(f"sqlite:///{self.data_dir / 'oakum.db'}")
         with open_sessions(engine).begin() as session:
-            token = tokens.create(session, "slurm-hooks", "hook")
+            token = tokens.create(session, audit.local_actor(), "slurm-hooks", "hook")
         engine.dispose()
         return token
 

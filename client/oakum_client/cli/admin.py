@@ -61,8 +61,7 @@ def create(
     if tokens.names_session(label or ""):
         raise CommandError(f"{label!r}: sessions of the dashboard have labels that begin so: choose another label")
     with open_sessions(open_database()).begin() as session:
-        text = tokens.create(session, name, role, label or "", lifetime_s)
-        audit.record(session, audit.local_actor(), "token.created", name, name, role=role, label=label or "")
+        text = tokens.create(session, audit.local_actor(), name, role, label or "", lifetime_s)
     _print_token(text, as_json=json_output)
 
 

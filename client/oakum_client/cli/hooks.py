@@ -228,8 +228,7 @@ def _hook_token(file: Path | None, config_file: Path) -> str:
             "--role hook` prints one: write it into a file, and give that as --token-file"
         ) from error
     with open_sessions(engine).begin() as session:
-        audit.record(session, audit.local_actor(), "token.created", TOKEN_NAME, TOKEN_NAME, role="hook")
-        return tokens.create(session, TOKEN_NAME, "hook")
+        return tokens.create(session, audit.local_actor(), TOKEN_NAME, "hook")
 
 
 def _cluster_name() -> str:

@@ -38,10 +38,9 @@ def create_token(request: TokenRequest, context: InContext, admin: Admin) -> New
     user who is signed in by a session cannot make a token that ends later than the one that began the session."""
     with context.sessions.begin() as session:
         _check_end(session, admin, request.expires_in_s)
-        text = tokens.create(session, request.name, request.role, request.label, request.expires_in_s)
+        given = (request.name, request.role, request.label, request.expires_in_s)
+        text = tokens.create(session, admin.actor, *given)
         event_log.record(session, "token.created", request.name, f"{admin.name} makes a {_called(request)}")
-        given = request.model_dump(exclude={"name"}, exclude_none=True)
-        audit.record(session, admin.actor, "token.created", request.name, request.name, **given)
         return _new(session, text)
 
 

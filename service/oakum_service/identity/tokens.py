@@ -11,6 +11,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from oakum_service.db.models.callers import ApiToken
+from oakum_service.identity import audit
+from oakum_service.identity.audit import Actor
 
 _ID_LENGTH = 12
 LOCAL_ADMIN = "local-admin"
@@ -36,9 +38,18 @@ def short_id(digest_of_token: str) -> str:
     return digest_of_token[:_ID_LENGTH]
 
 
-def create(session: Session, name: str, role: str, label: str = "", lifetime_s: float | None = None) -> str:
-    """Make a token for the user `name` and return its text, which is never stored. `label` says what it is for;
-    without `lifetime_s` it is valid until it is revoked."""
+def create(
+    session: Session, actor: Actor, name: str, role: str, label: str = "", lifetime_s: float | None = None
+) -> str:
+    """Make a token for the user `name`, tell the audit log that `actor` does, and return the token's text, which
+    is never stored. `label` says what it is for; without `lifetime_s` it is valid until it is revoked."""
+    details = {"role": role, "label": label, "expires_in_s": lifetime_s}
+    told = {key: value for key, value in details.items() if value not in ("", None)}
+    audit.record(session, actor, "token.created", name, name, **told)
+    return _add(session, name, role, label, lifetime_s)
+
+
+def _add(session: Session, name: str, role: str, label: str, lifetime_s: float | None) -> str:
     token, now = "oakum-" + secrets.token_urlsafe(24), time.time()
     expires_at = None if lifetime_s is None else now + lifetime_s
     row = ApiToken(
@@ -57,7 +68,7 @@ def create(session: Session, name: str, role: str, label: str = "", lifetime_s: 
 def rotate(session: Session, row: ApiToken, overlap_s: float, now: float) -> str:
     """Make a token of the same user, role, label and lifetime in place of one, and return its text. The old token
     stays valid for `overlap_s`, or until it expires if that is sooner; its sessions end with it."""
-    token = create(session, row.name, row.role, row.label, lifetime_s(row))
+    token = _add(session, row.name, row.role, row.label, lifetime_s(row))
     row.expires_at = end = min(now + overlap_s, row.expires_at or now + overlap_s)
     for begun in _sessions_of(session, row):
         begun.expires_at = min(end, begun.expires_at or end)
@@ -76,7 +87,7 @@ def begin_session(session: Session, row: ApiToken, now: float, lifetime_s: float
     for older in [*listed(session, row.name, label)][: 1 - _MOST_SESSIONS]:
         session.delete(older)
     expires_at = min(now + lifetime_s, row.expires_at or now + lifetime_s)
-    text = create(session, row.name, row.role, label, expires_at - now)
+    text = _add(session, row.name, row.role, label, expires_at - now)
     return text, expires_at
 
 

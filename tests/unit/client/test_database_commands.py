@@ -18,7 +18,7 @@ from oakum_client.cli import load_commands
 from oakum_client.cli.app import run
 from oakum_service.db.engine import migrations_dir, open_engine, open_sessions
 from oakum_service.db.models.installation import Lease
-from oakum_service.identity import tokens
+from oakum_service.identity import audit, tokens
 
 load_commands()
 Output = Callable[[], tuple[str, str]]
@@ -59,8 +59,8 @@ def test_a_copy_is_of_one_moment_while_others_write(database: Path, tmp_path: Pa
         while not stop.is_set():
             with sessions.begin() as session:
                 # Two at a time: a copy has both or none.
-                tokens.create(session, f"a{number}", "user")
-                tokens.create(session, f"b{number}", "user")
+                tokens.create(session, audit.local_actor(), f"a{number}", "user")
+                tokens.create(session, audit.local_actor(), f"b{number}", "user")
             number += 1
             if number == 20:
                 written.set()

@@ -15,7 +15,7 @@ from oakum_client.cli import load_commands
 from oakum_client.cli.app import run
 from oakum_service.db.engine import open_engine, open_readers, open_sessions, upgrade
 from oakum_service.db.models.callers import ApiToken
-from oakum_service.identity import tokens
+from oakum_service.identity import audit, tokens
 
 load_commands()
 
@@ -93,7 +93,7 @@ def test_sessions_of_the_dashboard_end_with_their_token_and_are_not_replaced(
 ) -> None:
     with open_sessions(engine).begin() as session:
         for label in ("laptop", "cluster"):
-            token = tokens.create(session, "ada", "user", label)
+            token = tokens.create(session, audit.local_actor(), "ada", "user", label)
             session.flush()
             tokens.begin_session(session, session.get_one(ApiToken, tokens.digest(token)), time.time(), 3600.0)
     assert run(["token", "rotate", "ada", "--label", "laptop", "--overlap", "0"]) == 0
@@ -109,7 +109,7 @@ def test_sessions_of_the_dashboard_end_with_their_token_and_are_not_replaced(
 
 def test_an_expired_token_cannot_be_replaced(engine: Engine, output: Output) -> None:
     with open_sessions(engine).begin() as session:
-        tokens.create(session, "bob", "user", lifetime_s=-1.0)
+        tokens.create(session, audit.local_actor(), "bob", "user", lifetime_s=-1.0)
     assert run(["token", "rotate", "bob"]) == 1
     assert "there is none that is valid" in output()[1]
 

@@ -16,7 +16,7 @@ from oakum_service.db import stalls
 from oakum_service.db.engine import Sessions, open_engine, open_sessions, upgrade
 from oakum_service.db.writability import Writability
 from oakum_service.errors import ConfigurationError
-from oakum_service.identity import tokens
+from oakum_service.identity import audit, tokens
 from waiting import wait_until
 
 
@@ -43,7 +43,7 @@ def limit(sessions: Sessions, pages: int) -> None:
 def write(sessions: Sessions, count: int = 1) -> None:
     with sessions.begin() as session:
         for number in range(count):
-            tokens.create(session, f"{count}-{number}", "viewer")
+            tokens.create(session, audit.local_actor(), f"{count}-{number}", "viewer")
 
 
 def test_a_full_disk_is_told_of_until_there_is_space_again(
