@@ -8,6 +8,7 @@ from accessibility import violations
 from dashboard_page import Page, Server
 from oakum_service.api.schemas.hold import HoldView
 from oakum_service.api.schemas.trainers import MeasuredRateView, StepCost, TrainerView
+from oakum_service.control.retrying import may_retry
 from oakum_service.standing import (
     ActiveHold,
     Attempt,
@@ -49,6 +50,7 @@ ENDS = {
         "the loss is nan since step 31 (3 steps). Its newest checkpoint was written before that and is kept"
     ),
 }
+BY_SPEC = "Rates are those of its spec's curve: measured ones do not count here."
 ATTEMPT = Attempt(number=2, most=3, after="ValueError: no sample 17")
 ONE = ("node-001",)
 TWO = ("node-001", "node-002")
@@ -74,12 +76,12 @@ def cards(page: Page, cluster: SimulatedCluster) -> Page:
         view_of(cluster, "held", **(told_of(WHILE_HELD) | {"granted": []})),
         view_of(cluster, "slow", **slow),
         view_of(cluster, "rated", spec=curved, measured_rates=rates),
-        view_of(cluster, "spec-led", spec=curved, measured_rates=rates, plans_by_measured_rates=False),
+        view_of(cluster, "spec-led", spec=curved, measured_rates=rates, curve_reason=BY_SPEC),
         view_of(cluster, "many", nodes=[CODE, *"abcdefghi"], warming=[]),
     ]
     for state, message in ENDS.items():
         end = told_of(TrainerSituation(state, message=message))
-        end |= {"checkpoint_step": None, "ended_at": cluster.started}
+        end |= {"checkpoint_step": None, "ended_at": cluster.started, "may_retry": may_retry(state)}
         cluster.extra_trainers.append(view_of(cluster, state.value, **end))
     page.open()
     names = {"digits", "charlm", *(each.name for each in cluster.extra_trainers)}
@@ -152,6 +154,7 @@ class TestCards:
         assert list(told.values()) == ["1.50 on 2 (predicted 1.80)"]
         told = {name: value for name, value in facts_on(cards, "spec-led").items() if name.startswith("Speed-up")}
         assert list(told.values()) == ["1.50 on 2 (plans count 1.80)"]
+        assert cards.texts("[data-trainer=t-spec-led] .reason")[0].endswith(BY_SPEC.replace("'", "’"))
 
 
 def facts_on(page: Page, trainer: str) -> dict[str, str]:

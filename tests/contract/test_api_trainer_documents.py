@@ -12,6 +12,11 @@ from oakum_service.db.models.progress import EvaluationRecord
 from oakum_service.states import TrainerState
 from trained_scene import Scene, about
 
+BY_FIRST_NODE = (
+    "Its spec has no curve, so each node counts as much as the first: measured rates do not count here "
+    "(the setting `learn_curves` is off)."
+)
+
 
 def test_a_submitted_trainer_is_shown_as_it_waits(api: ApiUnderTest) -> None:
     submitted = api.submit(workdir="/home/ulla")
@@ -68,7 +73,8 @@ def test_a_submitted_trainer_is_shown_as_it_waits(api: ApiUnderTest) -> None:
         "leaving": [],
         "slots_per_fragment": 1,
         "slots_reason": "",
-        "plans_by_measured_rates": False,
+        "curve_reason": BY_FIRST_NODE,
+        "may_retry": False,
     }
     assert submitted == expected
     assert api.viewer.get("/v1/trainers/digits").json() == submitted
@@ -159,7 +165,8 @@ def test_a_running_trainer(scene: Scene) -> None:
         "leaving": [],
         "slots_per_fragment": 1,
         "slots_reason": "",
-        "plans_by_measured_rates": False,
+        "curve_reason": BY_FIRST_NODE,
+        "may_retry": False,
     }
     assert scene.get("/v1/trainers/digits") == expected
     assert scene.get("/v1/trainers") == {
@@ -281,8 +288,7 @@ def test_the_explanation_of_a_size(scene: Scene) -> None:
         "plan": 1,
         "look_ahead_reason": "",
         "slots_reason": "",
-        "curve_reason": "Its spec has no curve, so each node counts as much as the first: measured rates do not "
-        "count here (the setting `learn_curves` is off).",
+        "curve_reason": BY_FIRST_NODE,
     }
 
 

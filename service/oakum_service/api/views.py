@@ -25,6 +25,7 @@ from oakum_service.api.schemas.trainers import (
 from oakum_service.control import launch_records
 from oakum_service.control.dry_run import Prospect
 from oakum_service.control.rates import measured_rates
+from oakum_service.control.retrying import may_retry
 from oakum_service.control.warm_ups import warm_up_node_s
 from oakum_service.db.lease import why_closed
 from oakum_service.db.models.fragments import Fragment
@@ -265,7 +266,8 @@ def _view(trainer: Trainer, lookups: _Lookups) -> TrainerView:
         leaving=[*stands.leaving],
         slots_per_fragment=trainer.slots_per_fragment,
         slots_reason=trainer.slots_reason,
-        plans_by_measured_rates=lookups.around.learns_curves,
+        curve_reason="" if lookups.around.learns_curves else _curve_reason(trainer.spec),
+        may_retry=may_retry(state),
     )
 
 
@@ -375,8 +377,8 @@ def dry_run_view(name: str, prospect: Prospect, *, held: bool) -> DryRunView:
 
 
 def explanation(session: Session, trainer: Trainer, view: TrainerView) -> Explanation:
-    """Why a trainer, whose document is `view`, has its size; refers to the plan in force if the size follows from
-    it."""
+    """The answer to "why does this trainer have so many nodes?"; names the plan that decided it, where one did.
+    `view` is the trainer's document."""
     plan = current_plan(session)
     given = plan.allocations.get(trainer.id) if plan is not None else None
     planned = plan is not None and given is not None and view.status in PLANNED
@@ -391,7 +393,7 @@ def explanation(session: Session, trainer: Trainer, view: TrainerView) -> Explan
         plan=plan.id if plan is not None and planned else None,
         look_ahead_reason=plan.look_ahead_reason if plan is not None and planned else "",
         slots_reason=view.slots_reason if view.status in PLANNED else "",
-        curve_reason=_curve_reason(trainer.spec) if planned and not view.plans_by_measured_rates else "",
+        curve_reason=view.curve_reason if planned else "",
     )
 
 

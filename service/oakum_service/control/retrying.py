@@ -14,7 +14,12 @@ from oakum_service.errors import Conflict
 from oakum_service.logs.fields import about
 from oakum_service.states import TrainerState
 
-_RETRIED = (TrainerState.FAILED, TrainerState.CANCELLED)
+_WHY_NEVER = {
+    TrainerState.FINISHED: "has finished: submit it with more epochs and `--from {name}`",
+    TrainerState.DIVERGED: "has diverged and would again with the same settings and samples: change those and "
+    "submit it with `--from {name}`",
+}
+"""The ends after which a trainer never goes on, and what to do instead."""
 
 
 def retry(session: Session, trainer: Trainer, by: str, now: float, gone: Path | None = None) -> None:
@@ -40,9 +45,14 @@ def retry(session: Session, trainer: Trainer, by: str, now: float, gone: Path | 
         event_log.record(session, "trainer.retried", trainer.name, f"{by} lets it go on {where}")
 
 
+def may_retry(state: TrainerState) -> bool:
+    """Whether a trainer in this state can be let go on, as far as that depends on its state."""
+    return state.ended and state not in _WHY_NEVER
+
+
 def way_on(trainer: Trainer) -> str:
-    """What may be done with a trainer that has ended, as a clause."""
-    if TrainerState(trainer.state) in _RETRIED:
+    """A clause that tells the user which command continues a trainer that has ended."""
+    if may_retry(TrainerState(trainer.state)):
         return f"`oakum retry {trainer.name}` lets it go on, and then it can be"
     return f"`oakum submit SPEC --from {trainer.name}` begins from its state"
 
@@ -53,15 +63,8 @@ def _refuse_others(session: Session, trainer: Trainer, gone: Path | None) -> Non
         raise Conflict(
             f"trainer {trainer.name!r} is {state}: only one that has failed or was cancelled is retried"
         )
-    if state is TrainerState.FINISHED:
-        raise Conflict(
-            f"trainer {trainer.name!r} has finished: submit it with more epochs and `--from {trainer.name}`"
-        )
-    if state is TrainerState.DIVERGED:
-        raise Conflict(
-            f"trainer {trainer.name!r} has diverged and would again with the same settings and samples: change "
-            f"those and submit it with `--from {trainer.name}`"
-        )
+    if not may_retry(state):
+        raise Conflict(f"trainer {trainer.name!r} {_WHY_NEVER[state].format(name=trainer.name)}")
     leaving = session.scalars(
         select(Fragment.node).where(Fragment.trainer_id == trainer.id, Fragment.is_live)
     ).all()

@@ -183,9 +183,10 @@ class TrainerView(BaseModel):
     with `auto`, as was decided before it got its present fragments."""
     slots_reason: str = ""
     """Why, as one sentence, if its spec leaves that to the service and nodes are given in parts."""
-    plans_by_measured_rates: bool = True
-    """Whether plans count the rates that were measured; else those of its spec's curve, or without one each node
-    as much as the first."""
+    curve_reason: str = ""
+    """Where its planned rates come from, as one sentence, if they are not those that are measured."""
+    may_retry: bool = False
+    """Whether it has ended in a state after which a retry lets it go on."""
 
     @model_validator(mode="before")
     @classmethod

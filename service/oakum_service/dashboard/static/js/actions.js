@@ -7,7 +7,6 @@ import { SeenTrainer } from "./seen_trainer.js";
 import { tagsOf } from "./tags.js";
 
 const ENDED = new Set(["finished", "failed", "diverged", "cancelled"]);
-const RETRIED = new Set(["failed", "cancelled"]);
 
 export function mayChange(view, me) {
   return me.role === "admin" || (me.role === "user" && view.user === me.name);
@@ -22,7 +21,7 @@ export function trainerButtons(view, me, api, done) {
 
 /** The button that lets a trainer that has ended go on; none where it cannot, or the caller may not. */
 export function retryButtons(view, me, api, done) {
-  return RETRIED.has(view.state) && me.may_submit && mayChange(view, me) ? [retry(view, asker(view, api, done))] : [];
+  return view.may_retry && me.may_submit && mayChange(view, me) ? [retry(view, asker(view, api, done))] : [];
 }
 
 /** Makes buttons whose dialog asks first; `act` is given the trainer as it is when the dialog opens. */
@@ -42,7 +41,7 @@ function asker(view, api, done) {
 }
 
 function orders(view, me, asking) {
-  if (ENDED.has(view.state)) return RETRIED.has(view.state) && me.may_submit ? [retry(view, asking)] : [];
+  if (ENDED.has(view.state)) return view.may_retry && me.may_submit ? [retry(view, asking)] : [];
   if (view.state === "cancelling") return [];
   return [view.status === "paused" ? unpause(view, asking) : pause(view, asking), scale(view, me, asking), cancel(view, asking)];
 }

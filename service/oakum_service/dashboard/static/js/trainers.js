@@ -156,7 +156,7 @@ export class Card {
     const facts = factsOf(view);
     setChildren(this.facts, facts, () => facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
     this.reason.hidden = ENDED.has(view.state);
-    setText(this.reason, [view.reason, ratesOf(view)].filter(Boolean).map(prose).join(" "));
+    setText(this.reason, [view.reason, view.measured_rates.length > 1 ? view.curve_reason : ""].filter(Boolean).map(prose).join(" "));
   }
 
   showSeries(series) {
@@ -238,25 +238,15 @@ function factsOf(view) {
 }
 
 /** Measured rates beside the smallest measured size's, in brackets with what the spec predicts, or what plans count in their place. */
-function speedUp({ measured_rates: rates, spec, plans_by_measured_rates: isPlannedBy }) {
-  const { curve } = spec;
+function speedUp({ measured_rates: rates, spec: { curve }, curve_reason: otherwise }) {
   if (rates.length < 2) return [];
   const [base, ...others] = rates;
-  const predicted = (size) => (curve.length ? curveAt(curve, size) / curveAt(curve, base.nodes) : isPlannedBy || hasCurve(spec) ? null : size / base.nodes);
+  const predicted = (size) => (curveAt(curve, size) / curveAt(curve, base.nodes)).toFixed(2);
   const told = others.map(({ nodes: size, samples_per_s: rate }) => {
-    const expected = predicted(size);
-    const beside = expected === null ? "" : ` (${isPlannedBy ? "predicted" : "plans count"} ${expected.toFixed(2)})`;
+    const beside = curve.length === 0 ? "" : ` (${otherwise ? "plans count" : "predicted"} ${predicted(size)})`;
     return `${(rate / base.samples_per_s).toFixed(2)} on ${size}${beside}`;
   });
   return [[`Speed-up over ${nodes(base.nodes)}`, told.join(", ")]];
-}
-
-const hasCurve = ({ curve, curves_by_type: byType }) => curve.length > 0 || Object.keys(byType ?? {}).length > 0;
-
-/** Where plans count other rates than the measured ones that stand beside them. */
-function ratesOf({ measured_rates: rates, plans_by_measured_rates: isPlannedBy, spec }) {
-  if (isPlannedBy || rates.length < 2) return "";
-  return hasCurve(spec) ? "Plans go by its spec's curve, not by what was measured." : "Plans count each node as much as the first, whatever was measured.";
 }
 
 /** The curve's samples/s, in straight lines between its points and from 0, level behind the last one. */
