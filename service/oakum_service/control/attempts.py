@@ -73,13 +73,8 @@ def record_crash(session: Session, trainer: Trainer, crash: TrainerCrash, now: f
     trainer.crash = NewestCrash(now, crash.step, crash.what, crash.error, crash.most, crash.traceback)
     trainer.message = crash.what
     if same:
-        end(
-            session,
-            trainer,
-            TrainerState.FAILED,
-            f"{crash.what} (the same error twice at step {crash.step:,})",
-            now,
-        )
+        what = f"{crash.what} (the same error twice at step {crash.step:,})"
+        end(session, trainer, TrainerState.FAILED, what, now)
     elif trainer.crashes >= crash.most:
         end(session, trainer, TrainerState.FAILED, _last_words(trainer, crash), now)
 

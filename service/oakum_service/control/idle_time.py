@@ -97,9 +97,9 @@ def idle_time(session: Session, usage: Usage, begin: float, now: float) -> IdleT
 
 
 def _lost(session: Session, since: float, now: float, begun_at: float) -> tuple[float, float, float]:
-    """Node-seconds that were found late, spent on starting up, and stalled, between `since` and `now`. They are
-    counted by the hour: of the hour of `since`, the part counts that the time after it is of the time in that hour
-    that the service has seen."""
+    """Node-seconds between `since` and `now` that were (found late, spent on starting up, stalled). They are kept
+    as sums of whole hours; of the first hour a share counts, as large as the part of it after `since`, among what
+    the service has seen of that hour."""
     late_s = start_up_s = stalled_s = 0.0
     columns = (LostHour.hour, LostHour.late_node_s, LostHour.start_up_node_s, LostHour.stalled_node_s)
     hours = session.execute(select(*columns).where(LostHour.hour >= math.floor(since / _HOUR_S)))

@@ -31,7 +31,7 @@ from oakum_service.documents.durations import START_UP, with_another
 from oakum_service.states import STALLS, TimeUse, TrainerState
 from oakum_solver.exploration import Exploration
 from oakum_solver.wording import counted
-from oakum_worker.protocol import Crash, Evaluation, Failure, FragmentReport, Phase, Switch, TrainingProgress
+from oakum_worker.protocol import Crash, Failure, FragmentReport, Phase, Switch, TrainingProgress
 
 _NOT_FORMED_IN_A_ROW = 20
 """Number of earlier generations searched for the causes of a stall; several in a row may never have formed."""
@@ -179,9 +179,8 @@ def _record_progress(
             account = account.turn_to(TimeUse.TRAINING, now)
         trainer.account = account
     trainer.progress = progress
-    known = () if last is None else last.evaluations
     taken = _Taken(0 if last is None else last.step, progress.step, silent_s, now)
-    _record_evaluations(session, trainer, [each for each in progress.evaluations if each not in known], taken)
+    _record_evaluations(session, trainer, last, progress, taken)
     if trainer.members:  # else its charts have fallen to 0 already: a rank that left reported late
         _record_point(session, trainer, progress, now)
     return True
@@ -212,7 +211,8 @@ class _Taken(NamedTuple):
     """When the newest was told, in Unix seconds."""
 
     def at(self, step: int) -> float:
-        """When the step was finished, if all took as long."""
+        """The Unix time at which `step` was finished, supposing that all steps between the two reports took
+        equally long."""
         if self.newest <= self.first:
             return self.now
         share = (self.newest - max(self.first, step)) / (self.newest - self.first)
@@ -220,10 +220,13 @@ class _Taken(NamedTuple):
 
 
 def _record_evaluations(
-    session: Session, trainer: Trainer, evaluations: Sequence[Evaluation], taken: _Taken
+    session: Session, trainer: Trainer, last: TrainingProgress | None, progress: TrainingProgress, taken: _Taken
 ) -> None:
-    """Record the evaluations of a report, unless an earlier one has told them with the same metrics."""
-    for evaluation in evaluations:
+    """Record the evaluations of the progress, unless an earlier one has told them with the same metrics."""
+    known = () if last is None else last.evaluations  # most of them: this asks the database for none of these
+    for evaluation in progress.evaluations:
+        if evaluation in known:
+            continue
         before = session.get(EvaluationRecord, (trainer.id, evaluation.step))
         if not evaluation.metrics or (before is not None and before.metrics == evaluation.metrics):
             continue

@@ -35,12 +35,11 @@ class Usage(NamedTuple):
 
 
 class _Stretch(NamedTuple):
-    """A hole, or training on a node or on slots of it."""
+    """A hole, or training on a node or on slots of it; what lasts ends at the present."""
 
     node: str
     start_at: float
-    end_at: float | None
-    """None: it lasts."""
+    end_at: float
 
 
 def usage_since(session: Session, begin: float, now: float) -> Usage:
@@ -55,7 +54,7 @@ def usage_since(session: Session, begin: float, now: float) -> Usage:
         share = min(1.0, row.hour + 1 - begin / _HOUR_S)
         idle_s, used_s = idle_s + share * row.idle_node_s, used_s + share * row.used_node_s
     begin = max(begin, rolled_to)
-    idle, used = (_total_s(some, begin, now) for some in _stretches_since(session, begin))
+    idle, used = (_total_s(some, begin) for some in _stretches_since(session, begin, now))
     return Usage(idle_s + idle, used_s + used)
 
 
@@ -76,7 +75,7 @@ def complete_hours(session: Session, now: float) -> list[UsageHour]:
     begin, end = math.floor(first / _HOUR_S), math.floor((now - _SETTLED_S) / _HOUR_S)
     if begin >= end:
         return []
-    idle, used = (_by_hour(some, begin, end) for some in _stretches_since(session, begin * _HOUR_S))
+    idle, used = (_by_hour(some, begin, end) for some in _stretches_since(session, begin * _HOUR_S, now))
     return [
         UsageHour(hour=hour, idle_node_s=idle[hour - begin], used_node_s=used[hour - begin])
         for hour in range(begin, end)
@@ -93,41 +92,41 @@ def _earliest(session: Session) -> float | None:
     return session.scalar(select(func.min(NodeInterval.start_at)))
 
 
-def _stretches_since(session: Session, begin: float) -> tuple[list[_Stretch], Iterable[_Stretch]]:
-    """The holes that had not ended before `begin`, and the parts of them in which fragments trained: a fragment
-    may still be on a node that a foreground job has by then."""
+def _stretches_since(session: Session, begin: float, now: float) -> tuple[list[_Stretch], Iterable[_Stretch]]:
+    """(Holes, training): the times up to `now` in which nodes were idle, and the parts of these in which a
+    fragment trained; what had ended before `begin` is left out."""
     is_hole, trained = NodeInterval.state == NodeState.HOLE, Fragment.training_at.is_not(None)
-    holes = list(_read(session, NodeInterval.node, NodeInterval.start_at, NodeInterval.end_at, begin, is_hole))
-    training = _read(session, Fragment.node, Fragment.training_at, Fragment.ended_at, begin, trained)
-    return holes, _within(training, holes)
+    hole_columns = NodeInterval.node, NodeInterval.start_at, NodeInterval.end_at
+    training_columns = Fragment.node, Fragment.training_at, Fragment.ended_at
+    holes = list(_read(session, hole_columns, begin, now, is_hole))
+    return holes, _trained_in(holes, _read(session, training_columns, begin, now, trained))
 
 
 def _read(
     session: Session,
-    node: InstrumentedAttribute[str],
-    start: InstrumentedAttribute[Any],
-    end: InstrumentedAttribute[float | None],
+    columns: tuple[InstrumentedAttribute[str], InstrumentedAttribute[Any], InstrumentedAttribute[float | None]],
     begin: float,
+    now: float,
     condition: ColumnElement[bool],
 ) -> Iterator[_Stretch]:
+    ended_at = columns[-1]
     # Two queries: for an OR of both, SQLite uses no index that has all columns.
-    for present in (end.is_(None), end >= begin):
-        yield from map(_Stretch._make, session.execute(select(node, start, end).where(condition, present)))
+    for present in (ended_at.is_(None), ended_at >= begin):
+        for node, start, end in session.execute(select(*columns).where(condition, present)):
+            yield _Stretch(node, start, now if end is None else min(end, now))
 
 
-def _within(training: Iterable[_Stretch], holes: Iterable[_Stretch]) -> Iterator[_Stretch]:
-    """The parts of the training that are in holes, a stretch for each slot."""
+def _trained_in(holes: Iterable[_Stretch], training: Iterable[_Stretch]) -> Iterator[_Stretch]:
+    """For each slot, the parts of the training during which its node was idle."""
     by_node: dict[str, list[_Stretch]] = {}
     for hole in sorted(holes, key=_end):
         by_node.setdefault(hole.node, []).append(hole)
     for place, start, end in training:
         for slot in slots_in(place):
             there = by_node.get(slot, [])
-            first = bisect_right(there, start, key=_end)
-            last = len(there) if end is None else bisect_left(there, end, key=_start)
+            first, last = bisect_right(there, start, key=_end), bisect_left(there, end, key=_start)
             for _, opens, closes in there[first:last]:  # holes of a node follow each other
-                ends = end if closes is None else closes if end is None else min(end, closes)
-                yield _Stretch(slot, max(start, opens), ends)
+                yield _Stretch(slot, max(start, opens), min(end, closes))
 
 
 def _start(stretch: _Stretch) -> float:
@@ -135,12 +134,12 @@ def _start(stretch: _Stretch) -> float:
 
 
 def _end(stretch: _Stretch) -> float:
-    return math.inf if stretch.end_at is None else stretch.end_at
+    return stretch.end_at
 
 
-def _total_s(stretches: Iterable[_Stretch], begin: float, now: float) -> float:
-    """Seconds of the stretches between `begin` and `now`, added up."""
-    return sum(max(0.0, min(now if end is None else end, now) - max(start, begin)) for _, start, end in stretches)
+def _total_s(stretches: Iterable[_Stretch], begin: float) -> float:
+    """Seconds of the stretches from `begin` on, added up."""
+    return sum(max(0.0, end - max(start, begin)) for _, start, end in stretches)
 
 
 def _by_hour(stretches: Iterable[_Stretch], begin: int, end: int) -> list[float]:
@@ -148,8 +147,7 @@ def _by_hour(stretches: Iterable[_Stretch], begin: int, end: int) -> list[float]
     sums = [0.0] * (end - begin)
     for _, start, stop in stretches:
         first = max(begin, math.floor(start / _HOUR_S))
-        last = end - 1 if stop is None else min(end - 1, math.floor(stop / _HOUR_S))
+        last = min(end - 1, math.floor(stop / _HOUR_S))
         for hour in range(first, last + 1):
-            until = (hour + 1) * _HOUR_S if stop is None else min(stop, (hour + 1) * _HOUR_S)
-            sums[hour - begin] += max(0.0, until - max(start, hour * _HOUR_S))
+            sums[hour - begin] += max(0.0, min(stop, (hour + 1) * _HOUR_S) - max(start, hour * _HOUR_S))
     return sums
