@@ -25,6 +25,10 @@ def test_a_plans_value_has_the_unit_of_its_objective(objective: str, unit: str, 
     assert told == f"1,234 {unit} over the next 2 min, the sum over all {whose}, each times its weight"
 
 
+def test_a_look_ahead_is_told_as_exactly_as_the_value() -> None:
+    assert "34.4 s of training on one node over the next 34.4 s," in worth_of("speedup", 34.4, 34.4)
+
+
 def test_every_named_objective_has_a_unit() -> None:
     assert all(unit_of(objective) != "points" for objective in NamedObjective)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from oakum_solver.named_objectives import POINTS, UNITS, NamedObjective, Unit
 from oakum_solver.wording import amount, duration
 
+_MINUTE_S = 60.0
 _FOUND_BY = {
     "greedy": "the greedy search",
     "exact": "dynamic programming",
@@ -33,7 +34,9 @@ def quality_of(objective: str, value: float, bound: float, *, optimal: bool) -> 
 def worth_of(objective: str, value: float, look_ahead_s: float) -> str:
     """What the plan is worth, whose values were added up, and over how long a time."""
     whose = "models" if objective == NamedObjective.THROUGHPUT else "trainers"
-    over = f" over the next {duration(look_ahead_s)}" if look_ahead_s > 0 else ""
+    # As exact as the value, which is often as many seconds.
+    ahead = f"{amount(look_ahead_s)} s" if look_ahead_s < _MINUTE_S else duration(look_ahead_s)
+    over = f" over the next {ahead}" if look_ahead_s > 0 else ""
     return f"{amount(value)} {unit_of(objective)}{over}, the sum over all {whose}, each times its weight"
 
 
