@@ -116,6 +116,40 @@ class TestOverview:
         """
         assert opened.driver.execute_async_script(script) == [50, 2500, None]
 
+    def test_what_nodes_use_has_its_age_unless_a_present_node_told_it_just_now(self, opened: Page) -> None:
+        script = """
+            Promise.all([import("/static/js/node_use.js"), import("/static/js/time.js")]).then(([{ ageOf }, { serviceNow }]) => {
+                const told = (ageS, isOfPresent) => ageOf({ latest: { at: serviceNow() - ageS }, isOfPresent });
+                arguments[0]([told(26, true), told(26, false), told(125, true), ageOf({ isOfPresent: false })]);
+            });
+        """  # noqa: E501
+        told = [text.replace("\u202f", " ") for text in opened.driver.execute_async_script(script)]
+        assert told == ["", "26 s ago", "2 min 05 s ago", ""]
+
+    def test_thousands_of_bars_are_a_shape_for_each_kind_and_colour(self, opened: Page) -> None:
+        script = """
+            import("/static/js/timeline/picture.js").then(({ Picture }) => {
+                const root = document.createElement("div");
+                document.body.append(root);
+                const picture = new Picture(root);
+                const fragments = Array.from({ length: 900 }, (_, i) => (
+                    { start_at: i, training_at: i + 0.2, end_at: i + 0.9, trainer: `t${i % 300}` }));
+                const none = { stretches: [], announced: [] };
+                picture.layOut([{ node: "n1" }], 2);
+                const store = { of: () => ({ ...none, fragments }), completeFrom: Infinity };
+                picture.draw({ from: 0, to: 900 }, { at: 900, name: "now" }, store, () => null, "");
+                const found = [root.querySelectorAll("path.training").length];
+                for (const trainer of ["t7", null]) {
+                    picture.mark(trainer);
+                    const bright = [...root.querySelectorAll("path.training:not(.dimmed)")];
+                    found.push(bright.length, bright.reduce((sum, path) => sum + path.getAttribute("d").split("M").length - 1, 0));
+                }
+                root.remove();
+                arguments[0](found);
+            });
+        """  # noqa: E501
+        assert opened.driver.execute_async_script(script) == [8, 1, 3, 8, 900]
+
     def test_the_axis_of_a_phone_has_several_times(self, opened: Page) -> None:
         script = """
             import("/static/js/geometry.js").then(({ ticks }) => arguments[0](

@@ -262,6 +262,10 @@ class TestResearch:
                 script = "const root = document.documentElement; return [root.scrollWidth, root.clientWidth]"
                 needed, given = page.driver.execute_script(script)
                 assert (view, needed) == (view, given)
+                beside = (
+                    "[...document.querySelectorAll('#view .scroll-x')].map((e) => e.scrollWidth - e.clientWidth)"
+                )
+                assert set(page.driver.execute_script(f"return {beside}")) <= {0}
 
     @pytest.mark.parametrize(
         "dark", [pytest.param(False, id="light", marks=pytest.mark.soak), pytest.param(True, id="dark")]

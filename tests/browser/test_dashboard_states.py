@@ -101,6 +101,17 @@ class TestStates:
         empty.wait(lambda: not empty.shows("#first-answer"), "the overview")
         empty.errors()  # the browser's own words about what was kept away
 
+    def test_a_view_that_loads_in_an_outage_is_not_offline_yet(self, empty: ServicePage) -> None:
+        empty.go("nowhere")
+        with refused(empty.driver, *DOCUMENTS):
+            empty.go("plans")
+            empty.wait(lambda: empty.texts("#liveness") == ["Offline"], "that nothing answers")
+        with held(empty.driver, *DOCUMENTS):
+            empty.go("users")
+            empty.wait(lambda: empty.shows("#first-answer [role=status]"), "that users load")
+            assert empty.texts("#liveness") == ["Loading…"]
+        empty.errors()  # the browser's own words about what was kept away
+
     @pytest.mark.parametrize("dark", SCHEMES)
     def test_a_view_without_anything_says_why(self, empty: ServicePage, dark: bool) -> None:
         def check(view: View) -> None:

@@ -257,7 +257,7 @@ export class CompareView {
 
   #table(columns, sortedBy, runs) {
     const head = columns.map(([title, , write]) => {
-      const sort = h("button", { type: "button", class: "sort" }, title);
+      const sort = h("button", { type: "button", class: "sorter" }, title);
       sort.addEventListener("click", () =>
         this.#change(() => {
           this.isDown = this.sort === title && !this.isDown;
@@ -268,9 +268,9 @@ export class CompareView {
     });
     const texts = columns.map(([, of, write = each(String)]) => write(runs.map(of)));
     const rows = runs.map((run, row) =>
-      h("tr", {}, ...columns.map(([, , write], i) => (i ? h("td", { class: write ? "number" : "" }, texts[i][row]) : h("th", { scope: "row" }, link(run.view.name, address(["trainers", run.view.id])))))),
+      h("tr", {}, ...columns.map(([, , write], i) => (i ? h("td", { class: write ? "number" : "", "data-title": columns[i][0] }, texts[i][row]) : h("th", { scope: "row" }, link(run.view.name, address(["trainers", run.view.id])))))),
     );
-    return h("table", {}, h("caption", { class: "for-readers" }, "Trainers compared"), h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows));
+    return h("table", { class: "listing" }, h("caption", { class: "for-readers" }, "Trainers compared"), h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows));
   }
 }
 

@@ -7,9 +7,8 @@ const SAID_AFTER_MS = 300;
 
 export class FirstAnswer {
   #timer = null;
-  /** Whether an answer is on its way, of which nothing is known yet. */
-  isLoading = false;
-  #waits = false;
+  /** "loading", "failed" or "answered". */
+  #state = "answered";
   #shown = null;
   #title = "";
 
@@ -18,11 +17,15 @@ export class FirstAnswer {
     Object.assign(this, { root, views, retry });
   }
 
+  /** Whether an answer is on its way, of which nothing is known yet. */
+  get isLoading() {
+    return this.#state === "loading";
+  }
+
   /** A view begins: what it would show now is of no answer. `shown` is called when it has come. */
   begin(title, shown = null) {
     this.#title = title;
-    this.isLoading = true;
-    this.#waits = true;
+    this.#state = "loading";
     this.#shown = shown;
     for (const view of this.views) view.classList.add("pending");
     clearTimeout(this.#timer);
@@ -32,9 +35,8 @@ export class FirstAnswer {
 
   /** The view has its answer. */
   end() {
-    this.isLoading = false;
-    if (!this.#waits) return;
-    this.#waits = false;
+    if (this.#state === "answered") return;
+    this.#state = "answered";
     clearTimeout(this.#timer);
     this.#show();
     for (const view of this.views) view.classList.remove("pending");
@@ -43,8 +45,8 @@ export class FirstAnswer {
 
   /** The view has none, and why; `isRefusal`: it alone has none. Returns whether that is said here: false for a view that has shown something. */
   fail(text, isRefusal) {
-    this.isLoading = false;
-    if (!this.#waits) return false;
+    if (this.#state === "answered") return false;
+    this.#state = "failed";
     clearTimeout(this.#timer);
     const elsewhere = this.#title && isRefusal ? [link("To the overview", "#/")] : [];
     this.#show(h("p", { role: "alert" }, text), h("p", { class: "buttons" }, button("Try again", () => this.#tryAgain()), ...elsewhere));
@@ -52,7 +54,7 @@ export class FirstAnswer {
   }
 
   #tryAgain() {
-    this.isLoading = true;
+    this.#state = "loading";
     this.#load();
     this.retry();
   }

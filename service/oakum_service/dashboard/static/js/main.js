@@ -161,8 +161,8 @@ function sentence(text) {
 
 /** [class, words]. Nothing is live before the view's first answer has come. */
 function livenessOf() {
-  if (offline) return ["down", "Offline"];
   if (firstAnswer.isLoading) return ["", "Loading…"];
+  if (offline) return ["down", "Offline"];
   return streaming ? ["live", "Live"] : ["polling", "Every 2 s"];
 }
 

@@ -14,10 +14,10 @@ const OLD_S = 60;
 const ALL = "";
 const MOMENT_S = 1e-3;
 
-/** The age of the newest numbers, where agents should have told newer ones, or the trainer has no node; empty otherwise. */
-function ageOf({ latest, hasNodes }) {
+/** The age of the newest numbers, where agents should have told newer ones, or none of its present nodes has told any; empty otherwise. */
+export function ageOf({ latest, isOfPresent }) {
   const ageS = latest ? Math.round(serviceNow() - latest.at) : 0;
-  return latest && (ageS > OLD_S || !hasNodes) ? `${duration(Math.max(0, ageS))} ago` : "";
+  return latest && (ageS > OLD_S || !isOfPresent) ? `${duration(Math.max(0, ageS))} ago` : "";
 }
 
 const mean = (name) => (point) => point[name]?.mean ?? null;
@@ -50,7 +50,7 @@ export class NodeUse {
   #chosen = ALL;
   #asked = null;
   #askedAt = -Infinity;
-  /** The newest point, and the node that it is of if it is of one; null before the first answer. */
+  /** The newest point, the name of the node heard last, and the node that the point is of if it is of one; null before the first answer. */
   #latest = null;
 
   /** `get` asks the service; `axis` is that of the trainer's other charts. */
@@ -77,8 +77,8 @@ export class NodeUse {
   async refresh(view) {
     this.view = view;
     this.element.classList.add(tone(view.name));
-    if (!this.charts.inView) return;
     if (this.#latest !== null) this.#showNow();
+    if (!this.charts.inView) return;
     const asked = JSON.stringify([this.#chosen, this.axis.seconds, view.ended_at]);
     const isSettled = view.ended_at !== null || performance.now() - this.#askedAt < EVERY_MS;
     if (asked === this.#asked && isSettled) return;
@@ -95,7 +95,8 @@ export class NodeUse {
   }
 
   #showNow() {
-    this.charts.showNow({ name: this.view.name, hasNodes: this.view.nodes.length > 0, ...this.#latest });
+    const isOfPresent = this.view.nodes.includes(this.#latest.heard);
+    this.charts.showNow({ name: this.view.name, isOfPresent, ...this.#latest });
   }
 
   /** Another node, or another range of time, is wanted. */
@@ -118,7 +119,7 @@ export class NodeUse {
     const several = this.#chosen === ALL && names.length > 1;
     const node = several ? null : (nodes.find((one) => this.#chosen === ALL || one.node === this.#chosen) ?? null);
     this.charts.showSeries({ points: points.flatMap((point) => drawn(point, several)), key: this.#chosen });
-    this.#latest = { latest: points.at(-1), node };
+    this.#latest = { latest: points.at(-1), heard: this.#chosen || nodes[0]?.node, node };
     this.#showNow();
   }
 }

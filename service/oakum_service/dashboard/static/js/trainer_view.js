@@ -24,6 +24,8 @@ const SIZES = [
 
 export class TrainerView {
   #card = null;
+  /** Null before the first answer. */
+  #evaluations = null;
   #leadsToLog = false;
   #axis = new TimeAxis(() => this.#zoom());
 
@@ -60,8 +62,11 @@ export class TrainerView {
     setText(this.heading, view.name);
     this.#show(view, explained);
     if (view.is_private) return;
+    // Tables of what the card tells, too, are never of another time than it.
+    if (this.#evaluations !== null) this.#showMore(view, explained);
     const [, { evaluations }] = await Promise.all([this.#showSeries(), this.api.get(`${this.path}/evaluations?newest=true&limit=${MOST_EVALUATIONS}`)]);
-    this.#showMore(view, explained, evaluations);
+    this.#evaluations = evaluations;
+    this.#showMore(view, explained);
     await this.nodeUse.refresh(view);
     await this.log.refresh();
     if (this.#leadsToLog) this.log.element.scrollIntoView();
@@ -103,7 +108,8 @@ export class TrainerView {
     this.nodeUse.element.hidden = view.is_private;
   }
 
-  #showMore(view, { plan }, evaluations) {
+  #showMore(view, { plan }) {
+    const evaluations = this.#evaluations;
     const found = [view.measured_rates, evaluations, view.checkpoint_step, view.best, view.spec, plan];
     setChildren(this.more, found, () =>
       [panel("Measured sizes", sizesOf(view)), panel("Evaluations", evaluationsOf(evaluations, view)), panel("Checkpoints", checkpointsOf(view)), panel("Files", [downloads(view, this.api, this.path)])].filter(Boolean),
