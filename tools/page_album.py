@@ -22,8 +22,7 @@ from accessibility import violations_seen
 from page_states import DOCUMENTS, PICTURES, View, held, refused
 
 DEADLINE_S = 20.0
-LOADS_S = 0.6
-"""After which a view that loads says so, and before the page takes a held answer for one that never comes."""
+_LOADS = "#first-answer [role=status]"
 READS_S = 240.0
 """In which axe reads a long page, on a machine with other work, too."""
 SETTLES_S = 20.0
@@ -81,9 +80,9 @@ class Album:
         self.draw_full(place, view)
         with held(self._driver, *DOCUMENTS):
             for look in LOOKS:
+                self._look(look, look.height)
                 self._begin(place, view)
-                time.sleep(LOADS_S)
-                self._draw(view.name, "loading", look)
+                self._draw_loading(view.name, look)
         with refused(self._driver, *DOCUMENTS):
             self._begin(place, view)
             self._wait(lambda: self._shows("#first-answer [role=alert]"), f"{view.name}: why it does not come")
@@ -118,9 +117,9 @@ class Album:
         self._leave()
         with held(self._driver, *DOCUMENTS):
             for look in LOOKS:
+                self._look(look, look.height)
                 self._open(place.url)
-                time.sleep(LOADS_S)
-                self._draw("sign-in", "loading", look)
+                self._draw_loading("sign-in", look)
         self._leave()
         with refused(self._driver, *DOCUMENTS):
             self._driver.get(place.url)
@@ -179,6 +178,11 @@ class Album:
             self._driver.execute_script("location.hash = arguments[0]", f"#/{address}")
             self._wait(lambda: self._driver.execute_script("return new Promise(requestAnimationFrame)"), "a frame")
 
+    def _draw_loading(self, view: str, look: Look) -> None:
+        """Draw the view before the page takes a held answer for one that never comes."""
+        self._wait(lambda: self._shows(_LOADS), f"{view}: that it loads")
+        self._draw(view, "loading", look)
+
     def _draw_all(self, view: str, state: str) -> None:
         for look in LOOKS:
             self._draw(view, state, look)
@@ -194,6 +198,8 @@ class Album:
             settle(self._driver, is_waited_for="loading" not in state)
         name = f"{view}-{state}-{look.name}.png".replace(" ", "-")
         self._take(name)
+        if state == "loading" and not self._shows(_LOADS):
+            self.faults.append(f"{name}: it no longer loads")
         if (last := self._cut.get(name)) is not None:
             width, top_px = self._driver.execute_script(_UPPER, last)
             self._take(f"top-{name}", clip={"x": 0, "y": 0, "width": width, "height": top_px, "scale": 1})
