@@ -50,7 +50,7 @@ ENDS = {
         "the loss is nan since step 31 (3 steps). Its newest checkpoint was written before that and is kept"
     ),
 }
-BY_SPEC = "Rates are those of its spec's curve: measured ones do not count here."
+BY_SPEC = "Plans go by its spec's curve, not by measured rates."
 ATTEMPT = Attempt(number=2, most=3, after="ValueError: no sample 17")
 ONE = ("node-001",)
 TWO = ("node-001", "node-002")

@@ -119,12 +119,16 @@ class TestOverview:
     def test_what_nodes_use_has_its_age_unless_a_present_node_told_it_just_now(self, opened: Page) -> None:
         script = """
             Promise.all([import("/static/js/node_use.js"), import("/static/js/time.js")]).then(([{ ageOf }, { serviceNow }]) => {
-                const told = (ageS, isOfPresent) => ageOf({ latest: { at: serviceNow() - ageS }, isOfPresent });
-                arguments[0]([told(26, true), told(26, false), told(125, true), ageOf({ isOfPresent: false })]);
+                const told = (...ages) => ageOf({
+                    latest: { at: serviceNow() - Math.min(...ages.map(([ageS]) => ageS)) },
+                    nodes: ages.map(([ageS, is_present]) => ({ at: serviceNow() - ageS, is_present })),
+                });
+                arguments[0]([told([26, true]), told([26, false], [28, true]), told([26, false]),
+                    told([26, false], [125, true]), told([125, true]), ageOf({ nodes: [] })]);
             });
         """  # noqa: E501
         told = [text.replace("\u202f", " ") for text in opened.driver.execute_async_script(script)]
-        assert told == ["", "26 s ago", "2 min 05 s ago", ""]
+        assert told == ["", "", "26 s ago", "26 s ago", "2 min 05 s ago", ""]
 
     def test_thousands_of_bars_are_a_shape_for_each_kind_and_colour(self, opened: Page) -> None:
         script = """
@@ -149,6 +153,23 @@ class TestOverview:
             });
         """  # noqa: E501
         assert opened.driver.execute_async_script(script) == [8, 1, 3, 8, 900]
+
+    def test_a_marked_trainer_stays_in_the_legend_until_the_mark_is_taken_off(self, opened: Page) -> None:
+        script = """
+            import("/static/js/legend.js").then(({ showLegend }) => {
+                const [list, picture] = [document.createElement("ul"), { marked: "zeta", drawnTrainers: new Set(["alpha"]) }];
+                picture.mark = (trainer) => (picture.marked = trainer);
+                const pressed = () => [...list.querySelectorAll("[aria-pressed=true]")].map((each) => each.textContent);
+                const found = [];
+                for (const nodes of [[], [{ trainer: "beta" }]]) {
+                    showLegend(list, nodes, picture, new Set());
+                    found.push(pressed());
+                }
+                list.querySelector("[aria-pressed=true]").click();
+                arguments[0]([...found, pressed(), picture.marked]);
+            });
+        """  # noqa: E501
+        assert opened.driver.execute_async_script(script) == [["zeta"], ["zeta"], [], None]
 
     def test_the_axis_of_a_phone_has_several_times(self, opened: Page) -> None:
         script = """

@@ -266,6 +266,8 @@ class TestResearch:
                     "[...document.querySelectorAll('#view .scroll-x')].map((e) => e.scrollWidth - e.clientWidth)"
                 )
                 assert set(page.driver.execute_script(f"return {beside}")) <= {0}
+                if view.startswith("compare"):
+                    assert {"Steps", "Loss", "Nodes"} <= page.attributes("#view tbody td", "data-title")
 
     @pytest.mark.parametrize(
         "dark", [pytest.param(False, id="light", marks=pytest.mark.soak), pytest.param(True, id="dark")]

@@ -7,13 +7,16 @@ import time
 import pytest
 
 from api_under_test import ApiUnderTest, full_spec, problem_of
-from oakum_service.db.models.fragments import Fragment
+from cells import each
+from oakum_service.control.node_uses import sample_row
+from oakum_service.db.models.fragments import Fragment, FragmentState
 from oakum_service.db.models.progress import EvaluationRecord
 from oakum_service.states import TrainerState
+from oakum_worker.protocol import NodeUse
 from trained_scene import Scene, about
 
 BY_FIRST_NODE = (
-    "Its spec has no curve, so each node counts as much as the first: measured rates do not count here "
+    "Its spec has no curve, so plans count each node as much as the first, and go not by measured rates "
     "(the setting `learn_curves` is off)."
 )
 
@@ -274,6 +277,35 @@ def test_the_logs_of_a_trainer(scene: Scene) -> None:
 def test_a_trainer_without_a_log_has_no_lines(api: ApiUnderTest) -> None:
     api.submit()
     assert api.viewer.get("/v1/trainers/digits/logs").json() == {"lines": []}
+
+
+def test_where_the_spec_has_a_curve_its_document_names_it(api: ApiUnderTest) -> None:
+    reason = "Plans go by its spec's curve, not by measured rates (the setting `learn_curves` is off)."
+    assert api.submit(curve=[[1, 10.0], [4, 36.0]])["curve_reason"] == reason
+
+
+@each(
+    ("state", "is_retried"),
+    [("running", False), ("finished", False), ("failed", True), ("diverged", False), ("cancelled", True)],
+)
+def test_a_document_says_whether_a_retry_lets_the_trainer_go_on(
+    api: ApiUnderTest, state: str, is_retried: bool
+) -> None:
+    trainer = api.submit(name=state)["id"]
+    api.change_row(trainer, state=TrainerState(state))
+    assert api.viewer.get(f"/v1/trainers/{state}").json()["may_retry"] is is_retried
+
+
+def test_use_is_told_of_nodes_that_a_trainer_has_and_of_those_that_it_had(api: ApiUnderTest) -> None:
+    trainer, now = api.submit()["id"], time.time()
+    api.add_fragment(trainer, "n1:0+2")
+    api.add_fragment(trainer, "n2:1+3", state=FragmentState.ENDED, ended_at=now)
+    use = NodeUse(busy_cores=2.0, own_cores=1.0, cores=4.0, used_bytes=1, own_bytes=1, memory_bytes=2)
+    with api.sessions.begin() as session:
+        for node in ("n1:0+2", "n2:1+3"):
+            session.add(sample_row(trainer, node, now, use, after_gap=False))
+    nodes = api.user.get("/v1/trainers/digits/node-use").json()["nodes"]
+    assert {each["node"]: each["is_present"] for each in nodes} == {"n1:0+2": True, "n2:1+3": False}
 
 
 def test_the_explanation_of_a_size(scene: Scene) -> None:

@@ -116,7 +116,7 @@ def _hint(view: TrainerView) -> str:
     """Text that says why no weights of the trainer can be read, and what to do; empty where nothing is wrong."""
     if view.is_private:
         return f"{view.name} is another user's: cancel or rename yours, or give folders of checkpoints."
-    if view.state in (TrainerState.FAILED, TrainerState.CANCELLED):
+    if view.may_retry:
         return f"{view.reason} `oakum retry {view.name}` lets it go on; `oakum demo digits --anew` begins anew."
     if view.state is TrainerState.DIVERGED:
         return f"{view.reason} `oakum demo digits --anew` begins anew."

@@ -24,6 +24,7 @@ from oakum_service.api.series import points_of
 from oakum_service.api.views import explanation, find_trainer, trainer_view
 from oakum_service.control import node_uses
 from oakum_service.control.thinning import POINTS, Point, at_most
+from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.progress import EvaluationRecord, ProgressSample
 from oakum_service.states import TrainerState
 
@@ -99,11 +100,18 @@ def show_node_use(
         trainer = find_trainer(session, ref)
         check_may_read(viewer, trainer)
         samples = node_uses.samples_of(session, trainer.id, from_at, to_at)
+        live = select(Fragment.node).where(Fragment.trainer_id == trainer.id, Fragment.is_live)
+        present = set(session.scalars(live))
     newest = node_uses.newest_of(samples)
     wanted = [sample for sample in samples if node is None or sample.node == node]
     return NodeUseSeries(
         nodes=[
-            UsedNode(node=name, at=last.at, **{size: getattr(last, size) for size in node_uses.SIZES})
+            UsedNode(
+                node=name,
+                at=last.at,
+                is_present=name in present,
+                **{size: getattr(last, size) for size in node_uses.SIZES},
+            )
             for name, last in islice(newest.items(), _MOST_NODES)
         ],
         points=[

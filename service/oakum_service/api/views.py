@@ -55,9 +55,9 @@ from oakum_worker.spec import TrainerSpec
 
 _SOON_S = 30.0
 """A launch that is due and wanted begins within so many seconds."""
-_NOT_COUNTED = "do not count here (the setting `learn_curves` is off)"
-_SPECS_CURVE = f"Rates are those of its spec's curve: measured ones {_NOT_COUNTED}."
-_NO_CURVE = f"Its spec has no curve, so each node counts as much as the first: measured rates {_NOT_COUNTED}."
+_NOT_MEASURED = "not by measured rates (the setting `learn_curves` is off)"
+_SPECS_CURVE = f"Plans go by its spec's curve, {_NOT_MEASURED}."
+_NO_CURVE = f"Its spec has no curve, so plans count each node as much as the first, and go {_NOT_MEASURED}."
 _LONG_ENOUGH_S = 5.0
 """Seconds of steps from which on their composition is reported."""
 

@@ -223,7 +223,7 @@ def _record_evaluations(
     session: Session, trainer: Trainer, last: TrainingProgress | None, progress: TrainingProgress, taken: _Taken
 ) -> None:
     """Record the evaluations of the progress, unless an earlier one has told them with the same metrics."""
-    known = () if last is None else last.evaluations  # most of them: this asks the database for none of these
+    known = () if last is None else last.evaluations  # the newest few are told again and again
     for evaluation in progress.evaluations:
         if evaluation in known:
             continue

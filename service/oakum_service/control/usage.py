@@ -113,7 +113,8 @@ def _read(
     # Two queries: for an OR of both, SQLite uses no index that has all columns.
     for present in (ended_at.is_(None), ended_at >= begin):
         for node, start, end in session.execute(select(*columns).where(condition, present)):
-            yield _Stretch(node, start, now if end is None else min(end, now))
+            if start < now:  # what another process has written since is of the next time
+                yield _Stretch(node, start, now if end is None else min(end, now))
 
 
 def _trained_in(holes: Iterable[_Stretch], training: Iterable[_Stretch]) -> Iterator[_Stretch]:

@@ -114,7 +114,7 @@ def state_of(follower: Follower) -> dict[str, Any]:
 def test_a_failed_trainer_is_told_with_what_to_do_and_not_submitted_again(service: Service) -> None:
     follower = Follower(service, chain())  # type: ignore[arg-type]
     follower.turn()
-    service.end("rbm-digits", "failed", reason="Failed: no scikit-learn.")
+    service.end("rbm-digits", "failed", may_retry=True, reason="Failed: no scikit-learn.")
     state = state_of(follower)
     assert [told["hint"] for told in state["trainers"]] == [
         "Failed: no scikit-learn. `oakum retry rbm-digits` lets it go on; `oakum demo digits --anew` begins anew."

@@ -26,7 +26,9 @@ def test_a_plans_value_has_the_unit_of_its_objective(objective: str, unit: str, 
 
 
 def test_a_look_ahead_is_told_as_exactly_as_the_value() -> None:
-    assert "34.4 s of training on one node over the next 34.4 s," in worth_of("speedup", 34.4, 34.4)
+    for span_s in (34.4, 74.4):
+        told = worth_of("speedup", span_s, span_s)
+        assert f"{span_s} s of training on one node over the next {span_s} s," in told
 
 
 def test_every_named_objective_has_a_unit() -> None:

@@ -38,6 +38,8 @@ class UsedNode(BaseModel):
     node: str
     at: float
     """When its agent was last heard, in Unix seconds."""
+    is_present: bool = False
+    """Whether the trainer has a fragment there now."""
     cores: float | None
     memory_bytes: int | None
     gpus: int | None

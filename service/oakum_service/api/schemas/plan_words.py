@@ -5,7 +5,8 @@ from __future__ import annotations
 from oakum_solver.named_objectives import POINTS, UNITS, NamedObjective, Unit
 from oakum_solver.wording import amount, duration
 
-_MINUTE_S = 60.0
+_WHOLE_FROM_S = 100.0
+"""From here on amounts have no decimals."""
 _FOUND_BY = {
     "greedy": "the greedy search",
     "exact": "dynamic programming",
@@ -34,8 +35,8 @@ def quality_of(objective: str, value: float, bound: float, *, optimal: bool) -> 
 def worth_of(objective: str, value: float, look_ahead_s: float) -> str:
     """What the plan is worth, whose values were added up, and over how long a time."""
     whose = "models" if objective == NamedObjective.THROUGHPUT else "trainers"
-    # As exact as the value, which is often as many seconds.
-    ahead = f"{amount(look_ahead_s)} s" if look_ahead_s < _MINUTE_S else duration(look_ahead_s)
+    # With as many digits as the value, which is often as many seconds.
+    ahead = f"{amount(look_ahead_s)} s" if look_ahead_s < _WHOLE_FROM_S else duration(look_ahead_s)
     over = f" over the next {ahead}" if look_ahead_s > 0 else ""
     return f"{amount(value)} {unit_of(objective)}{over}, the sum over all {whose}, each times its weight"
 

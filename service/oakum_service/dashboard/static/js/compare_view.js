@@ -268,7 +268,7 @@ export class CompareView {
     });
     const texts = columns.map(([, of, write = each(String)]) => write(runs.map(of)));
     const rows = runs.map((run, row) =>
-      h("tr", {}, ...columns.map(([, , write], i) => (i ? h("td", { class: write ? "number" : "", "data-title": columns[i][0] }, texts[i][row]) : h("th", { scope: "row" }, link(run.view.name, address(["trainers", run.view.id])))))),
+      h("tr", {}, ...columns.map(([title, , write], i) => (i ? h("td", { class: write ? "number" : "", "data-title": title }, texts[i][row]) : h("th", { scope: "row" }, link(run.view.name, address(["trainers", run.view.id])))))),
     );
     return h("table", { class: "listing" }, h("caption", { class: "for-readers" }, "Trainers compared"), h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows));
   }

@@ -27,7 +27,10 @@ let session = null;
 /** Signs in as was tried last, where nothing has answered; `retrying` is the timer of doing so. */
 let again = () => {};
 let retrying = null;
-const askAgain = () => (session ? session.refresher.anew() : again());
+const askAgain = () => {
+  showLiveness();
+  return session ? session.refresher.anew() : again();
+};
 const overview = new Overview(askAgain);
 let path = null;
 /** Id of what had the focus when a session ended, which gets it back in the next one; null for a page that has just been opened. */
@@ -161,7 +164,7 @@ function sentence(text) {
 
 /** [class, words]. Nothing is live before the view's first answer has come. */
 function livenessOf() {
-  if (firstAnswer.isLoading) return ["", "Loading…"];
+  if (firstAnswer.isLoading && !byId("main").hidden) return ["", "Loading…"];
   if (offline) return ["down", "Offline"];
   return streaming ? ["live", "Live"] : ["polling", "Every 2 s"];
 }

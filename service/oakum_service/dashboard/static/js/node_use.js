@@ -14,10 +14,15 @@ const OLD_S = 60;
 const ALL = "";
 const MOMENT_S = 1e-3;
 
-/** The age of the newest numbers, where agents should have told newer ones, or none of its present nodes has told any; empty otherwise. */
-export function ageOf({ latest, isOfPresent }) {
+/**
+ * The age of the newest numbers, where none of the `nodes` that the trainer has now has told any for a while; empty
+ * otherwise.
+ */
+export function ageOf({ latest, nodes }) {
+  const present = nodes.filter(({ is_present: isPresent }) => isPresent).map(({ at }) => at);
+  const isNew = serviceNow() - Math.max(...present) <= OLD_S;
   const ageS = latest ? Math.round(serviceNow() - latest.at) : 0;
-  return latest && (ageS > OLD_S || !isOfPresent) ? `${duration(Math.max(0, ageS))} ago` : "";
+  return latest && !isNew ? `${duration(Math.max(0, ageS))} ago` : "";
 }
 
 const mean = (name) => (point) => point[name]?.mean ?? null;
@@ -50,7 +55,7 @@ export class NodeUse {
   #chosen = ALL;
   #asked = null;
   #askedAt = -Infinity;
-  /** The newest point, the name of the node heard last, and the node that the point is of if it is of one; null before the first answer. */
+  /** The newest point, the nodes that it is of, and the one if it is of one; null before the first answer. */
   #latest = null;
 
   /** `get` asks the service; `axis` is that of the trainer's other charts. */
@@ -95,8 +100,8 @@ export class NodeUse {
   }
 
   #showNow() {
-    const isOfPresent = this.view.nodes.includes(this.#latest.heard);
-    this.charts.showNow({ name: this.view.name, isOfPresent, ...this.#latest });
+    const { latest, nodes, node } = this.#latest;
+    this.charts.showNow({ name: this.view.name, latest, nodes: this.view.nodes.length ? nodes : [], node });
   }
 
   /** Another node, or another range of time, is wanted. */
@@ -117,9 +122,9 @@ export class NodeUse {
     setChildren(this.choice, names, () => [h("option", { value: ALL }, names.length === 1 ? "Its node" : "All its nodes"), ...names.map((name) => h("option", { value: name }, name))]);
     this.choice.value = this.#chosen;
     const several = this.#chosen === ALL && names.length > 1;
-    const node = several ? null : (nodes.find((one) => this.#chosen === ALL || one.node === this.#chosen) ?? null);
     this.charts.showSeries({ points: points.flatMap((point) => drawn(point, several)), key: this.#chosen });
-    this.#latest = { latest: points.at(-1), heard: this.#chosen || nodes[0]?.node, node };
+    const shown = nodes.filter((one) => this.#chosen === ALL || one.node === this.#chosen);
+    this.#latest = { latest: points.at(-1), nodes: shown, node: several ? null : (shown[0] ?? null) };
     this.#showNow();
   }
 }

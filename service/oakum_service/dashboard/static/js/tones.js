@@ -22,10 +22,16 @@ export function tone(name) {
 function numberOf(name) {
   const key = hashOf(name);
   if (!tones.has(key)) {
-    if (!isKeeping) for (const [other, number] of kept()) tones.set(other, number); // another tab may have met it first
+    if (!isKeeping) readOthers();
     if (!tones.has(key)) remember(key);
   }
   return tones.get(key);
+}
+
+/** Takes the tones that other tabs have given meanwhile. */
+function readOthers() {
+  for (const [other, number] of kept()) tones.set(other, number);
+  classes.clear();
 }
 
 /** A number in place of the name: what stays in the browser tells nobody what was trained. */

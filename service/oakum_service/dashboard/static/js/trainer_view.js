@@ -24,8 +24,6 @@ const SIZES = [
 
 export class TrainerView {
   #card = null;
-  /** Null before the first answer. */
-  #evaluations = null;
   #leadsToLog = false;
   #axis = new TimeAxis(() => this.#zoom());
 
@@ -60,13 +58,12 @@ export class TrainerView {
     const [view, explained] = await Promise.all([this.api.get(this.path), this.api.get(`${this.path}/explain`)]);
     this.title = view.name;
     setText(this.heading, view.name);
-    this.#show(view, explained);
+    if (this.#card === null || view.is_private) this.#show(view, explained);
     if (view.is_private) return;
-    // Tables of what the card tells, too, are never of another time than it.
-    if (this.#evaluations !== null) this.#showMore(view, explained);
     const [, { evaluations }] = await Promise.all([this.#showSeries(), this.api.get(`${this.path}/evaluations?newest=true&limit=${MOST_EVALUATIONS}`)]);
-    this.#evaluations = evaluations;
-    this.#showMore(view, explained);
+    // Only now, so that the card is of the same time as the tables, which tell some of it, too.
+    this.#show(view, explained);
+    this.#showMore(view, explained, evaluations);
     await this.nodeUse.refresh(view);
     await this.log.refresh();
     if (this.#leadsToLog) this.log.element.scrollIntoView();
@@ -108,8 +105,7 @@ export class TrainerView {
     this.nodeUse.element.hidden = view.is_private;
   }
 
-  #showMore(view, { plan }) {
-    const evaluations = this.#evaluations;
+  #showMore(view, { plan }, evaluations) {
     const found = [view.measured_rates, evaluations, view.checkpoint_step, view.best, view.spec, plan];
     setChildren(this.more, found, () =>
       [panel("Measured sizes", sizesOf(view)), panel("Evaluations", evaluationsOf(evaluations, view)), panel("Checkpoints", checkpointsOf(view)), panel("Files", [downloads(view, this.api, this.path)])].filter(Boolean),

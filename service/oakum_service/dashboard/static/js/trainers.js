@@ -237,7 +237,7 @@ function factsOf(view) {
   ];
 }
 
-/** Measured rates beside the smallest measured size's, in brackets with what the spec predicts, or what plans count in their place. */
+/** Measured rates beside the smallest measured size's, in brackets with those of the spec's curve, if it has one. */
 function speedUp({ measured_rates: rates, spec: { curve }, curve_reason: otherwise }) {
   if (rates.length < 2) return [];
   const [base, ...others] = rates;

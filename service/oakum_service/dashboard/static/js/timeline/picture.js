@@ -1,7 +1,7 @@
 // Draws rows of nodes: a bar for each thing that a node did, the axis, and what is expected right of now.
 //
 // All shapes with a time are in one group, which is moved as time goes on or the reader drags; it holds more than
-// the window on both sides. A picture of thousands of bars is one path for each kind, not thousands of elements.
+// the window on both sides. A picture of thousands of bars is one path for each kind and colour.
 
 import { h, s } from "../dom.js";
 import { clock, count, day } from "../format.js";

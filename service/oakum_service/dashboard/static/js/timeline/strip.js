@@ -39,6 +39,7 @@ export class Strip {
 
   /** Gets the shares for as long a time as fits the window, if those at hand do not. */
   async load(api, window, now) {
+    if (this.#px === 0) this.#px = this.caption.clientWidth; // nothing is observed in a tab that is not seen
     const { from } = window.at(now);
     const reach = REACHES_S.find((seconds) => seconds >= 4 * window.span && now - from <= seconds) ?? LONGEST_S;
     const columns = Math.max(20, Math.floor(this.#px / COLUMN_PX));
