@@ -124,7 +124,14 @@ class _Explained:
         return {**now, pool: now.get(pool, 0) + more}
 
     def reason(self, j: int) -> Reason:
-        trainer, size = self.model.trainers[j], self.sizes[j]
+        trainer, size, there = self.model.trainers[j], self.sizes[j], self.problem.cluster_nodes
+        # A bundle's minimum is of what can be given together, and its limit says so.
+        if size == 0 and there is not None and trainer.min_nodes > there and trainer.bundle == 1:
+            text = (
+                f"it needs at least {trainer.min_nodes:,} nodes, and the cluster has {counted(there, 'node')}: lower "
+                "its min_nodes, or wait until there are more"
+            )
+            return Reason(Why.BELOW_MINIMUM, text)
         # The limit binds where the trainer has all that it could, or where no number that it may have is there.
         if trainer.limit and (size == trainer.max_nodes or trainer.min_nodes > self.problem.num_nodes):
             return Reason(Why.NO_IDLE_NODE, trainer.limit)

@@ -51,6 +51,7 @@ class PlanningRules:
         *,
         mean_rest_s: float | None,
         withheld: int,
+        cluster_nodes: int | None = None,
         user_caps: Mapping[str, int],
         hosts: tuple[Host, ...] = (),
     ) -> Problem:
@@ -69,6 +70,7 @@ class PlanningRules:
             user_caps=user_caps,
             milp_solver=self.milp_solver,
             withheld=withheld,
+            cluster_nodes=cluster_nodes,
             gap=self.gap,
             hosts=hosts,
         )

@@ -244,6 +244,8 @@ class Problem:
     withheld: int = 0
     """Number of idle nodes left out of all groups, because foreground jobs are expected to take them before a
     trainer could start up there."""
+    cluster_nodes: int | None = None
+    """Number of nodes that the cluster has, idle or not, which reasons tell; None: not known."""
     gap: float = 1e-6
     """Relative gap between a plan's value and its bound at which the search stops."""
     hosts: tuple[Host, ...] = ()

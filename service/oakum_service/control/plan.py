@@ -84,6 +84,7 @@ def pose(
         groups,
         mean_rest_s=rest_s,
         withheld=len(nodes) - len(offered),
+        cluster_nodes=len(observed.snapshot.nodes),
         user_caps=_user_caps(session, trainers, settings, node_hours or NodeHours(), now),
         hosts=hosts,
     )

@@ -115,6 +115,14 @@ def test_below_the_minimum() -> None:
     )
 
 
+def test_a_minimum_above_what_the_cluster_has() -> None:
+    asked = problem((trainer("a", min_nodes=4),), nodes("n1 n2"))
+    text = "it needs at least 4 nodes, and the cluster has 3 nodes: lower its min_nodes, or wait until there are more"
+    assert reason(replace(asked, cluster_nodes=3)) == Reason(Why.BELOW_MINIMUM, text)
+    assert reason(replace(asked, groups=(), cluster_nodes=3)) == Reason(Why.BELOW_MINIMUM, text)
+    assert reason(replace(asked, cluster_nodes=4)).text != text
+
+
 def test_too_few_for_the_next_size() -> None:
     given = reason(problem((trainer("a", sizes=(1, 2, 4, 8)),), nodes("n1 n2 n3 n4", "a"), nodes("n5 n6 n7")))
     assert given == Reason(
