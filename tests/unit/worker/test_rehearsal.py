@@ -85,7 +85,7 @@ def test_a_loss_that_is_no_mean_over_samples_is_refused_with_numbers(build: Call
     assert "the loss of 8 samples is " in told
     assert "parts of 3 and 5 samples, weighted by their samples, make " in told
     assert "(total, weight)" in told
-    assert "rehearsal: false" in told
+    assert "exact: false" in told
 
 
 def test_a_sum_is_called_a_sum() -> None:
@@ -100,6 +100,12 @@ def test_a_task_that_no_node_ever_splits_is_only_warned_of() -> None:
 
 def test_micro_batches_split_on_a_single_node_too() -> None:
     assert "parts of 3 and 5 samples" in refusal(tasks.contrastive(), max_nodes=1, micro_batch=8)
+
+
+def test_who_says_that_it_need_not_be_exact_is_warned() -> None:
+    [told] = warnings_of(tasks.contrastive(), exact=False)
+
+    assert "parts of 3 and 5 samples" in told
 
 
 def test_who_knows_better_switches_it_off() -> None:
@@ -179,7 +185,8 @@ def test_requirements_that_a_loss_changes_are_refused() -> None:
 
     assert "`loss` changes which parameters require gradients (0.weight)" in told
     assert "LambdaLR" in told
-    assert "rehearsal: false" not in told  # steps are looked after, too
+    assert "exact: false" not in told  # steps are looked after, too
+    assert told == refusal(tasks.classifier(loss), exact=False)
 
 
 @each(
@@ -228,10 +235,38 @@ def test_numpys_draws_for_samples_are_refused_and_one_for_all_is_not() -> None:
     assert warnings_of(tasks.classifier(of_all)) == ()
 
 
-def test_batch_norm_and_dropout_of_all_kinds_are_no_reason_to_refuse() -> None:
-    model = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout2d(0.5), nn.Flatten(), nn.Linear(144, 4)
-    )
+def mean_of_crosses(model: nn.Module, batch: Any) -> torch.Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def convolutions(norm: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.Dropout2d(0.5), nn.Flatten(), nn.Linear(144, 4))
+
+
+def test_batch_norm_of_a_ranks_own_samples_is_refused_unless_the_spec_says_what_to_do() -> None:
+    def task(norm: nn.Module) -> Task:
+        return tasks.classifier(mean_of_crosses, convolutions(norm))
+
+    assert "1 is BatchNorm, which computes with the samples of one node" in refusal(task(nn.BatchNorm2d(4)))
+    untracked = nn.BatchNorm2d(4, track_running_stats=False).eval()
+    assert "batch_norm: synchronised" in refusal(task(untracked))
+    [told] = warnings_of(task(nn.BatchNorm2d(4)), exact=False)
+    assert "is BatchNorm" in told
+    alone: dict[str, Any] = {"max_nodes": 1, "micro_batch": 8}
+    for right in (alone, *({"parallel": {"batch_norm": choice}} for choice in ("synchronised", "group"))):
+        assert warnings_of(task(nn.BatchNorm2d(4)), **right) == ()
+    for norm in (nn.BatchNorm2d(4).eval(), nn.GroupNorm(2, 4), nn.InstanceNorm2d(4)):
+        assert warnings_of(task(norm)) == ()
+        assert norm.training == (not isinstance(norm, nn.BatchNorm2d))
+
+
+def test_a_model_that_is_left_in_evaluation_mode_is_warned_of() -> None:
+    [told] = warnings_of(tasks.classifier(mean_of_crosses, convolutions(nn.GroupNorm(2, 4)).eval()))
+    assert "call `model.train()` in the entrypoint" in told
+
+
+def test_dropout_of_all_kinds_is_no_reason_to_refuse() -> None:
+    model = convolutions(nn.GroupNorm(2, 4))
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
         mixed = batch[0] + 0.1 * torch.randn_like(batch[0])

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,10 +19,10 @@ from torch import nn
 
 from oakum_worker.errors import TrainingWarning
 from oakum_worker.losses import to_mean
-from oakum_worker.parallel.normalisation import SynchronisedBatchNorm
 from oakum_worker.randomness import keyed
 from oakum_worker.randomness.batch_dims import BatchDims, Seen
 from oakum_worker.randomness.counters import mix
+from oakum_worker.rehearsal.batch_norm import has_statistics, with_running_statistics
 from oakum_worker.rehearsal.hidden_state import HiddenState, changes
 from oakum_worker.rehearsal.passes import states_elsewhere
 from oakum_worker.task import Task
@@ -101,7 +101,7 @@ class Watched:
         self._stack = contextlib.ExitStack()
         self._draws = self._stack.enter_context(dims.observed())
         self._warned = self._stack.enter_context(_warnings_of_draws())
-        self._normalised = self._stack.enter_context(_running_statistics(task.model))
+        self._normalised = self._stack.enter_context(with_running_statistics(task.model))
         self._buffers = _buffers(task.model)
         self._versions = _versions(task.model)
 
@@ -151,7 +151,7 @@ class Watched:
             draws=self._draws,
             draws_elsewhere=states_elsewhere() != self._elsewhere,
             normalised=normalised,
-            is_comparable=all(_has_statistics(self._task.model, name) for name in normalised),
+            is_comparable=all(has_statistics(self._task.model, name) for name in normalised),
             moved=moved,
             changes_weights=_versions(self._task.model) != self._versions,
             buffers=buffers,
@@ -164,44 +164,6 @@ def _warnings_of_draws() -> Iterator[set[str]]:
     with warnings.catch_warnings(), keyed.fresh_warnings() as messages:
         warnings.simplefilter("ignore", TrainingWarning)
         yield messages
-
-
-@contextlib.contextmanager
-def _running_statistics(model: nn.Module) -> Iterator[dict[str, None]]:
-    """Context in which BatchNorm computes with its running statistics, whatever the script sets. Yields the names
-    of the layers that were called and would have computed with those of their samples."""
-    layers = {name: one for name, one in model.named_modules() if isinstance(one, BatchNorm)}
-    asked = {name: layer.training for name, layer in layers.items()}
-    normalised: dict[str, None] = {}
-    handles = []
-
-    def watch(name: str, layer: BatchNorm) -> Callable[..., None]:
-        def called(*_: Any) -> None:
-            if (asked[name] and not isinstance(layer, SynchronisedBatchNorm)) or layer.running_mean is None:
-                normalised[name] = None
-
-        def train(mode: bool = True) -> nn.Module:
-            asked[name] = mode
-            return layer
-
-        layer.train = train  # type: ignore[method-assign, assignment]
-        layer.training = False
-        return called
-
-    for name, layer in layers.items():
-        handles.append(layer.register_forward_pre_hook(watch(name, layer)))
-    try:
-        yield normalised
-    finally:
-        for handle in handles:
-            handle.remove()
-        for name, layer in layers.items():
-            del layer.train
-            layer.training = asked[name]
-
-
-def _has_statistics(model: nn.Module, name: str) -> bool:
-    return model.get_submodule(name).running_mean is not None
 
 
 def _versions(model: nn.Module) -> list[int]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from oakum_worker.data_sets import is_stream
 from oakum_worker.errors import TaskError, TrainingWarning
 from oakum_worker.listing import some_of
 from oakum_worker.randomness.batch_dims import BatchDims
+from oakum_worker.rehearsal.batch_norm import describe_batch_norm, with_running_statistics
 from oakum_worker.rehearsal.comparison import Comparison, describe_raising_part, differ
 from oakum_worker.rehearsal.hidden_state import Change, HiddenState, changes
 from oakum_worker.rehearsal.no_trace import Watch, attributes_kept, generators_kept, hidden_state
@@ -30,7 +32,13 @@ from oakum_worker.torch_internals import NormBase
 _SAMPLES, _DRAWS = 8, 3
 _LARGEST_MODEL_BYTES = 1 << 30
 """Largest size of the parameters of a model on the CPU for which forward passes are tried."""
-_WAY_OUT = "If it is meant so, `rehearsal: false` in the spec trains without this check."
+_WAY_OUT = "If it is meant so, `exact: false` in the spec trains all the same."
+
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_EVALUATES = (
+    "the model is in evaluation mode, as the entrypoint returns it, so its dropout does nothing: call "
+    "`model.train()` in the entrypoint, or leave the mode if that is meant"
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,8 @@ class Finding:
 
     text: str
     refuses: bool
-    """Whether the finding refuses the task if the spec may split batches; otherwise it is a warning."""
+    """Whether the finding refuses the task if the spec may split batches and asks for exactness; otherwise it is a
+    warning."""
     is_always_refused: bool = False
     """Whether training itself refuses the property, whatever the spec, also without a rehearsal."""
 
@@ -54,7 +63,7 @@ def rehearse(
     not fit are left out. The task and its data set are restored afterwards. A task whose code raises here passes:
     training will report the error.
     Raises `TaskError` if training would depend on the number of nodes. If the spec only allows one rank that
-    computes each batch whole, such a finding is a warning.
+    computes each batch whole, or says that training need not be exact, such a finding is a warning.
     """
     if not spec.rehearsal:
         return ()
@@ -65,7 +74,7 @@ def rehearse(
     except Exception as error:  # an object of an unforeseen kind is no reason not to train
         return (f"the rehearsal broke off, and nothing more was looked at ({describe(error)})",)
     for finding in findings:
-        if finding.refuses and (finding.is_always_refused or splits_batches(spec)):
+        if finding.is_always_refused or (finding.refuses and spec.exact and splits_batches(spec)):
             way_out = "" if finding.is_always_refused else f". {_WAY_OUT}"
             raise TaskError(f"entrypoint {spec.entrypoint}: {finding.text}{way_out}")
     return tuple(finding.text for finding in findings)
@@ -98,8 +107,16 @@ def splits_batches(spec: TrainerSpec) -> bool:
     with an adaptive batch or in a pipeline."""
     largest = max([spec.global_batch, *(samples for _, samples in spec.batch_schedule)])
     in_parts = spec.micro_batch is not None and spec.micro_batch < largest
-    several = spec.max_nodes * spec.ranks_per_node > 1
-    return several or in_parts or spec.adaptive_batch is not None or strategy_of(spec).splits_batches
+    return (
+        _may_have_several_ranks(spec)
+        or in_parts
+        or spec.adaptive_batch is not None
+        or strategy_of(spec).splits_batches
+    )
+
+
+def _may_have_several_ranks(spec: TrainerSpec) -> bool:
+    return spec.max_nodes * spec.ranks_per_node > 1
 
 
 class _Rehearsal:
@@ -118,10 +135,14 @@ class _Rehearsal:
             return  # training reads the same data set and reports the error
         if what is not None:
             yield Finding(what, refuses=True)
+        if _does_without_training_mode(self._task.model):
+            yield Finding(_EVALUATES, refuses=False)
         if not _is_too_dear(self._task, self._spec):
-            yield from self._of_passes(drawn)
+            with with_running_statistics(self._task.model) as normalised:
+                yield from self._of_passes(drawn, normalised)
 
-    def _of_passes(self, drawn: Drawn) -> Iterator[Finding]:
+    def _of_passes(self, drawn: Drawn, normalised: Collection[str]) -> Iterator[Finding]:
+        """Findings about forward passes; `normalised` learns the names of BatchNorm layers in training mode."""
         task = self._task
         hidden = hidden_state(task)
         watch, passes = Watch(task, hidden), Passes(task, self._spec)
@@ -129,6 +150,8 @@ class _Rehearsal:
             return
         try:
             yield from self._of_repetition(watch, hidden, passes, drawn)
+            if normalised and self._spec.parallel.batch_norm == "keep" and _may_have_several_ranks(self._spec):
+                yield Finding(describe_batch_norm(normalised), refuses=True)
             # A task whose loss gathers the whole batch computes no part alone, so its parts are not compared.
             if not task.gathers and time.monotonic() < self._until_s:
                 yield from self._of_parts(watch, passes, drawn)
@@ -200,6 +223,12 @@ class _Rehearsal:
         counts = [name for name in comparison.buffers_of_passes if name in own and not _approaches(name)]
         if counts and (self._spec.micro_batch is not None or strategy_of(self._spec).splits_batches):
             yield Finding(_describe_counts(counts), refuses=False)
+
+
+def _does_without_training_mode(model: nn.Module) -> bool:
+    """Whether the model was left in evaluation mode as a whole, though it has dropout, as what is loaded from
+    Hugging Face's hub is."""
+    return not model.training and any(isinstance(one, _DROPOUTS) and one.p > 0 for one in model.modules())
 
 
 def _is_too_dear(task: Task, spec: TrainerSpec) -> bool:

@@ -26,6 +26,7 @@ import torch
 from oakum_worker.errors import SessionError, warn_of_training
 from oakum_worker.listing import some_of
 from oakum_worker.randomness.batch_dims import BatchDims
+from oakum_worker.rehearsal.batch_norm import describe_batch_norm
 from oakum_worker.rehearsal.comparison import tolerance
 from oakum_worker.rehearsal.logged_numbers import LoggedNumbers
 from oakum_worker.rehearsal.passage import Passage, Sketch, Watched, passage_of
@@ -237,7 +238,7 @@ class ScriptRehearsal:
         for text in dict.fromkeys(text for one in passages for text in one.unkeyed):
             yield Finding(text)
         if whole.normalised:
-            yield Finding(_describe_batch_norm(whole.normalised), is_of_batch_norm=True)
+            yield Finding(describe_batch_norm(whole.normalised), is_of_batch_norm=True)
         if all(one.is_comparable and not one.gathers for one in passages):
             yield from self._differences(whole, parts)
 
@@ -406,12 +407,3 @@ def _cut_of(most: int) -> int:
     both parts."""
     primes = (2, 3, 5, 7, 11, 13, 17, 19, 23)
     return min((p for p in primes if p < most), key=lambda p: abs(p - most * 3 / 8), default=1)
-
-
-def _describe_batch_norm(names: list[str]) -> str:
-    return (
-        f"{some_of(names)} is BatchNorm, which computes with the samples of one node: on several nodes it would "
-        "be another training. Write `parallel: {batch_norm: synchronised}` into the trainer's spec, for the "
-        "statistics of the whole batch, or `batch_norm: group` for GroupNorm; or use GroupNorm or LayerNorm in "
-        "the model"
-    )

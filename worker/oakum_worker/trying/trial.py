@@ -208,7 +208,6 @@ class _Trial:
 
     def _compute(self) -> str:
         task, numbers = self._task, range(self._num_tried)
-        task.model.train()
         updater = OptimizerStep(task, self._spec)
         began_s = time.perf_counter()
         self._call_hooks("on_epoch_start", "on_step_start", call=lambda hooks: hooks.start_step(Cursor(), rank=0))

@@ -1,0 +1,62 @@
+"""BatchNorm in a rehearsal: which layers would compute with the samples of one rank, and what to say of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch import nn
+
+from oakum_worker.listing import some_of
+from oakum_worker.parallel.normalisation import SynchronisedBatchNorm
+from oakum_worker.torch_internals import BatchNorm
+
+
+@contextlib.contextmanager
+def with_running_statistics(model: nn.Module) -> Iterator[dict[str, None]]:
+    """Context in which BatchNorm computes with its running statistics, whatever the user's code sets. Yields the
+    names of the layers that were called and would have computed with those of their samples."""
+    layers = {name: one for name, one in model.named_modules() if isinstance(one, BatchNorm)}
+    asked = {name: layer.training for name, layer in layers.items()}
+    normalised: dict[str, None] = {}
+    handles = []
+
+    def watch(name: str, layer: BatchNorm) -> Callable[..., None]:
+        def called(*_: Any) -> None:
+            if (asked[name] and not isinstance(layer, SynchronisedBatchNorm)) or layer.running_mean is None:
+                normalised[name] = None
+
+        def train(mode: bool = True) -> nn.Module:
+            asked[name] = mode
+            return layer
+
+        layer.train = train  # type: ignore[method-assign, assignment]
+        layer.training = False
+        return called
+
+    for name, layer in layers.items():
+        handles.append(layer.register_forward_pre_hook(watch(name, layer)))
+    try:
+        yield normalised
+    finally:
+        for handle in handles:
+            handle.remove()
+        for name, layer in layers.items():
+            del layer.train
+            layer.training = asked[name]
+
+
+def has_statistics(model: nn.Module, name: str) -> bool:
+    """Whether the BatchNorm layer of this name keeps running statistics."""
+    return model.get_submodule(name).running_mean is not None
+
+
+def describe_batch_norm(names: Iterable[str]) -> str:
+    """What BatchNorm layers of these names do on several nodes, and what to write."""
+    return (
+        f"{some_of([*names])} is BatchNorm, which computes with the samples of one node: on several nodes it "
+        "would be another training. Write `parallel: {batch_norm: synchronised}` into the trainer's spec, for the "
+        "statistics of the whole batch, or `batch_norm: group` for GroupNorm; or use GroupNorm or LayerNorm in "
+        "the model"
+    )
