@@ -128,8 +128,8 @@ class _Explained:
         # A bundle's minimum is of what can be given together, and its limit says so.
         if size == 0 and there is not None and trainer.min_nodes > there and trainer.bundle == 1:
             text = (
-                f"it needs at least {trainer.min_nodes:,} nodes, and the cluster has {counted(there, 'node')}: lower "
-                "its min_nodes, or wait until there are more"
+                f"it needs at least {trainer.min_nodes:,} nodes, and the cluster has {counted(there, 'node')}: "
+                "lower its min_nodes, or wait until there are more"
             )
             return Reason(Why.BELOW_MINIMUM, text)
         # The limit binds where the trainer has all that it could, or where no number that it may have is there.

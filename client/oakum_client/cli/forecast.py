@@ -51,6 +51,8 @@ def learn(log: LogOptions) -> None:
     """
     from oakum_service.api.schemas.forecast import LEAST, MOST, ForecastRequest
 
+    if log.is_own:
+        raise CommandError("`own` is what the service has seen, which counts already: give a log of another time")
     with solver_errors_as_refusals(), ReplayProgress.display() as progress:
         holes = log.read(progress.show_reading)
         lengths_s = _spread_lengths_s(holes, MOST)

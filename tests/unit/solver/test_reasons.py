@@ -117,7 +117,9 @@ def test_below_the_minimum() -> None:
 
 def test_a_minimum_above_what_the_cluster_has() -> None:
     asked = problem((trainer("a", min_nodes=4),), nodes("n1 n2"))
-    text = "it needs at least 4 nodes, and the cluster has 3 nodes: lower its min_nodes, or wait until there are more"
+    text = (
+        "it needs at least 4 nodes, and the cluster has 3 nodes: lower its min_nodes, or wait until there are more"
+    )
     assert reason(replace(asked, cluster_nodes=3)) == Reason(Why.BELOW_MINIMUM, text)
     assert reason(replace(asked, groups=(), cluster_nodes=3)) == Reason(Why.BELOW_MINIMUM, text)
     assert reason(replace(asked, cluster_nodes=4)).text != text
