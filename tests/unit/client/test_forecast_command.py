@@ -68,6 +68,14 @@ def test_too_short_a_log_is_refused(folder: Path, service: Service, capsys: pyte
     assert service.bodies == []
 
 
+def test_what_the_service_has_seen_itself_is_not_told_again(
+    folder: Path, service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["forecast", "learn", "own"]) == 1
+    assert "counts already: give a log of another time" in " ".join(capsys.readouterr().err.split())
+    assert service.bodies == []
+
+
 def test_a_log_of_other_nodes_is_noted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     idle_log(folder / "idle.csv", "elsewhere", 20)
     assert run(["forecast", "learn", "idle.csv"]) == 0
