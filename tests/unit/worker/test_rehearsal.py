@@ -247,7 +247,7 @@ def test_batch_norm_of_a_ranks_own_samples_is_refused_unless_the_spec_says_what_
     def task(norm: nn.Module) -> Task:
         return tasks.classifier(mean_of_crosses, convolutions(norm))
 
-    assert "1 is BatchNorm, which computes with the samples of one node" in refusal(task(nn.BatchNorm2d(4)))
+    assert "the model's layer 1 is BatchNorm, which computes with the" in refusal(task(nn.BatchNorm2d(4)))
     untracked = nn.BatchNorm2d(4, track_running_stats=False).eval()
     assert "batch_norm: synchronised" in refusal(task(untracked))
     [told] = warnings_of(task(nn.BatchNorm2d(4)), exact=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from torch import nn
@@ -52,11 +52,12 @@ def has_statistics(model: nn.Module, name: str) -> bool:
     return model.get_submodule(name).running_mean is not None
 
 
-def describe_batch_norm(names: Iterable[str]) -> str:
+def describe_batch_norm(names: Collection[str]) -> str:
     """What BatchNorm layers of these names do on several nodes, and what to write."""
+    told = some_of([name or "(the model itself)" for name in names])
+    layers = f"layer {told} is" if len(names) == 1 else f"layers {told} are"
     return (
-        f"{some_of([*names])} is BatchNorm, which computes with the samples of one node: on several nodes it "
-        "would be another training. Write `parallel: {batch_norm: synchronised}` into the trainer's spec, for the "
-        "statistics of the whole batch, or `batch_norm: group` for GroupNorm; or use GroupNorm or LayerNorm in "
-        "the model"
+        f"the model's {layers} BatchNorm, which computes with the samples of one node: on several nodes it would be "
+        "another training. Write `parallel: {batch_norm: synchronised}` into the trainer's spec, for the statistics "
+        "of the whole batch, or `batch_norm: group` for GroupNorm; or use GroupNorm or LayerNorm in the model"
     )
