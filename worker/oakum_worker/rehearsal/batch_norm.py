@@ -57,7 +57,8 @@ def describe_batch_norm(names: Collection[str]) -> str:
     told = some_of([name or "(the model itself)" for name in names])
     layers = f"layer {told} is" if len(names) == 1 else f"layers {told} are"
     return (
-        f"the model's {layers} BatchNorm, which computes with the samples of one node: on several nodes it would be "
-        "another training. Write `parallel: {batch_norm: synchronised}` into the trainer's spec, for the statistics "
-        "of the whole batch, or `batch_norm: group` for GroupNorm; or use GroupNorm or LayerNorm in the model"
+        f"the model's {layers} BatchNorm, which computes with the samples of one node: on several nodes it would "
+        "be another training. Write `parallel: {batch_norm: synchronised}` into the trainer's spec, for the "
+        "statistics of the whole batch, or `batch_norm: group` for GroupNorm; or use GroupNorm or LayerNorm in "
+        "the model"
     )
