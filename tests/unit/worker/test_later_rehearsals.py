@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import oakum
+from cells import each
 from oakum_worker.errors import SessionError, TrainingWarning
 from rank_processes import in_a_fresh_process
 from training_ranks import Points
@@ -67,8 +68,23 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 2)).double()
 
 
-def test_a_term_of_the_batch_that_is_faded_in_is_refused_after_eight_steps() -> None:
-    assert in_a_fresh_process(steps_until_refused, faded_in, network()) == 8
+def test_a_term_of_the_batch_that_is_faded_in_is_refused_once_it_counts() -> None:
+    assert in_a_fresh_process(steps_until_refused, faded_in, network()) == 1
+
+
+def every_other(predicted: torch.Tensor, steps: int) -> torch.Tensor:
+    return predicted.mean() ** 2 if steps % 2 else predicted.new_zeros(())
+
+
+def every_fifth(predicted: torch.Tensor, steps: int) -> torch.Tensor:
+    return predicted.mean() ** 2 if steps % 5 == 4 else predicted.new_zeros(())
+
+
+@each(("term", "refused_after"), [(every_other, 1), (every_fifth, 4)])
+def test_a_term_of_the_batch_that_comes_every_few_steps_is_refused_when_it_comes_first(
+    term: Loss, refused_after: int
+) -> None:
+    assert in_a_fresh_process(steps_until_refused, term, network()) == refused_after
 
 
 def test_a_term_of_samples_that_is_faded_in_trains() -> None:

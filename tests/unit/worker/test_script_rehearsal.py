@@ -154,18 +154,49 @@ def test_who_says_that_it_need_not_be_exact_is_warned() -> None:
     assert len(train(by_class, classifier(), exact=True, batch_size=1)) == SAMPLES
 
 
-def test_gradients_that_are_clipped_before_they_are_summed_are_refused() -> None:
-    def clipped(session: Any, batch: Any, model: nn.Module) -> None:
-        mean(session, batch, model)
-        nn.utils.clip_grad_norm_(model.parameters(), 1e6)
+def clipped(session: Any, batch: Any, model: nn.Module) -> None:
+    mean(session, batch, model)
+    nn.utils.clip_grad_norm_(model.parameters(), 1e6)
 
+
+def scaled(session: Any, batch: Any, model: nn.Module) -> None:
+    mean(session, batch, model)
+    weight = model[0].weight  # type: ignore[index]
+    weight.grad = weight.grad / weight.grad.norm()
+
+
+def clipped_between(session: Any, batch: Any, model: nn.Module) -> None:
+    clipped(session, batch, model)
+    mean(session, batch, model)
+
+
+def penalised_before(session: Any, batch: Any, model: nn.Module) -> None:
+    sum(p.square().sum() for p in model.parameters()).backward()  # type: ignore[union-attr]
+    mean(session, batch, model)
+
+
+def penalised_after(session: Any, batch: Any, model: nn.Module) -> None:
+    mean(session, batch, model)
+    sum(p.square().sum() for p in model.parameters()).backward()  # type: ignore[union-attr]
+
+
+@each("body", [clipped, scaled, clipped_between, penalised_before, penalised_after])
+def test_gradients_that_are_not_made_by_the_session_alone_are_refused(body: Body) -> None:
+    with pytest.raises(
+        SessionError, match=r"Give each loss to session\.backward\(\), and call session\.reduce\(\)"
+    ):
+        train(body, classifier())
+
+
+def test_gradients_are_clipped_once_they_are_summed_and_dropped_at_any_time() -> None:
     def summed(session: Any, batch: Any, model: nn.Module) -> None:
+        model.zero_grad()
+        mean(session, batch, model)
+        model[2].zero_grad()  # type: ignore[index, operator]
         mean(session, batch, model)
         session.reduce()
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
 
-    with pytest.raises(SessionError, match=r"Call session\.reduce\(\) first"):
-        train(clipped, classifier())
     assert len(train(summed, classifier())) == STEPS
 
 

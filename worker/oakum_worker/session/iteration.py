@@ -19,8 +19,6 @@ from oakum_worker.state.cursor import Cursor
 from oakum_worker.step.training_loop import StepResult, TrainingLoop
 from oakum_worker.torch_internals import tensor_version
 
-_FEW = 2
-
 
 class Iteration:
     """One iteration of the script's loop: the batch of one step."""
@@ -45,7 +43,7 @@ class Iteration:
         self.lost: GroupError | None = None
         self.lost_in_passes = LostInPasses()
         self._share: Share | None = None
-        self._noted: list[tuple[torch.Tensor, int]] = []
+        self._noted: list[tuple[nn.Parameter, torch.Tensor | None, int]] = []
         self._computing, self._drawing, self._gathering = ExitStack(), ExitStack(), ExitStack()
 
     @property
@@ -54,14 +52,17 @@ class Iteration:
         return self.is_stepped or (self.is_reduced and self.reduced is None)
 
     def note_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Note some gradients as they are after a backward pass: whoever clips or scales them changes all."""
-        ends = [*parameters[:_FEW], *parameters[-_FEW:]]
-        self._noted = [(p.grad, tensor_version(p.grad)) for p in ends if p.grad is not None]
+        """Note the gradients as they are when the step begins, and after a backward pass."""
+        self._noted = [(p, p.grad, _version_of(p.grad)) for p in parameters]
 
     @property
     def has_changed_gradients(self) -> bool:
-        """Whether the script has changed gradients in place since its last backward pass."""
-        return any(tensor_version(grad) != version for grad, version in self._noted)
+        """Whether gradients were made or changed since they were noted. Such as were dropped do no harm: a rank's
+        sum then has none of its samples'."""
+        return any(
+            p.grad is not None and (p.grad is not grad or _version_of(grad) != version)
+            for p, grad, version in self._noted
+        )
 
     @property
     def gathers(self) -> bool:
@@ -103,3 +104,7 @@ class Iteration:
             with contextlib.suppress(ValueError):  # entered in another context, as by a debugger
                 stack.close()
         self._computing.close()
+
+
+def _version_of(gradient: torch.Tensor | None) -> int:
+    return 0 if gradient is None else tensor_version(gradient)

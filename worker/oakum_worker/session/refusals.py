@@ -90,10 +90,16 @@ def refuse_sum(iteration: Iteration, *, has_gradients: bool) -> None:
             "no parameter of the session's model has a gradient: the loss is that of another model; compute "
             "it with the model that session(...) was given"
         )
+    refuse_own_gradients(iteration)
+
+
+def refuse_own_gradients(iteration: Iteration) -> None:
+    """Raise `SessionError` where gradients were made or changed otherwise than by the session."""
     if iteration.has_changed_gradients:
         raise SessionError(
-            "gradients were changed between session.backward() and the sum over the ranks, such as clipped: "
-            "they are those of this rank's samples alone. Call session.reduce() first, and then change them"
+            "gradients were made or changed otherwise than by session.backward() before the sum over the ranks, "
+            "such as by loss.backward() or clipping: they are those of this rank's samples alone. Give each loss "
+            "to session.backward(), and call session.reduce() before you change gradients"
         )
 
 

@@ -15,8 +15,10 @@ from oakum_worker.session.iteration import Iteration
 from oakum_worker.session.steps import ScriptSteps
 from oakum_worker.torch_internals import has_compiled
 
-_REHEARSED_LATER = (8, 64)
-"""Finished steps after which a script is rehearsed again."""
+_REHEARSED_LATER = (1, 2, 4, 8, 64)
+"""Finished steps after which a script is rehearsed again: the first ones find what comes every few steps alone."""
+_LOGGED_FROM = 8
+"""Finished steps after which a script's numbers are seen to be those that it logs."""
 
 
 class ScriptRehearsals:
@@ -55,7 +57,7 @@ class ScriptRehearsals:
             how_to_weigh=how_to_weigh,
             batch_dims=steps.batch_dims,
             is_first=is_first,
-            logged=self._unsaved.logged if self._unsaved is not None else None,
+            logged=self._unsaved.logged if self._unsaved is not None and loop.step_count >= _LOGGED_FROM else None,
         )
         self._rehearsed_at, steps.begins_to_draw = loop.step_count, False
         while (positions := rehearsal.next_samples()) is not None:
@@ -89,6 +91,7 @@ class ScriptRehearsals:
         chunk = Chunk(positions, len(positions))
         iteration = steps.iteration = Iteration(loop.state.cursor, options, chunk, is_rehearsal=True)
         steps.engine.begin(len(positions), len(positions))
+        iteration.note_gradients(steps.parameters)
         try:
             batch = iteration.enter(loop, len(positions))
         except BaseException:

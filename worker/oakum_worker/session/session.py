@@ -32,6 +32,7 @@ from oakum_worker.session.refusals import (
     find_complaint,
     refuse_backward,
     refuse_losses,
+    refuse_own_gradients,
     refuse_stranger,
     under_way,
 )
@@ -273,6 +274,7 @@ class Session:
         """
         iteration = self._under_way("backward")
         refuse_backward(iteration, loss, is_weighted=weight is not None)
+        refuse_own_gradients(iteration)
         iteration.is_weighted = weight is not None
         inputs = None
         if optimizer is not None:

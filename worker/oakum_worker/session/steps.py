@@ -89,6 +89,7 @@ class ScriptSteps:
         [chunk] = batch.chunks(loop.ranks.rank, loop.ranks.world_size, together=True)
         iteration = self.iteration = Iteration(loop.state.cursor, options, chunk)
         self.engine.begin(chunk.num_counted, total, lambda: loop.votes(order.signal, order.checkpoint))
+        iteration.note_gradients(self.parameters)
         try:
             return iteration.enter(loop, total)
         except BaseException:
