@@ -308,6 +308,8 @@ def _charge(
         account = account.stalled(cause, account.silent_s(now) if stall_s is None else stall_s, now)
     elif fragment.id in trainer.members:
         account = account.turn_to(TimeUse.TRAINING, now)
+        if trainer.progress is not None:  # its rate is of before the time without nodes
+            trainer.progress = trainer.progress.model_copy(update={"samples_per_s": None})
     account = account.stepped(switch.generation, trainer.reported_step, now)
     step_s = _step_s(trainer) or 0.0
     trainer.account = account.went_back_to(switch.step, switch.generation, step_s, now)

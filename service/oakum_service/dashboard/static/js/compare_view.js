@@ -90,7 +90,7 @@ export class CompareView {
 
   async #loadRun(view) {
     const known = this.#runs.get(view.id);
-    if (known && known.view.step === view.step && known.view.state === view.state) return;
+    if (known && known.view.step === view.step && known.view.status === view.status) return;
     const path = `v1/trainers/${encodeURIComponent(view.id)}`;
     const [{ points }, { evaluations }] = await Promise.all([this.api.get(`${path}/series?from_at=0&limit=${POINTS}`), this.api.get(`${path}/evaluations?newest=true&limit=${POINTS}`)]);
     this.#runs.set(view.id, { view, points, evaluations });
@@ -131,7 +131,7 @@ export class CompareView {
 
   #showChoices() {
     const wanted = this.find.value.trim().toLowerCase();
-    const matches = (view) => !wanted || [view.name, view.user, view.state, ...tagsOf(view)].some((text) => text?.toLowerCase().includes(wanted));
+    const matches = (view) => !wanted || [view.name, view.user, view.status, ...tagsOf(view)].some((text) => text?.toLowerCase().includes(wanted));
     const shown = this.#trainers.filter((view) => this.#isChosen(view) || matches(view));
     const isFull = this.chosen.length >= MOST;
     setChildren(this.choices, [shown.map(({ id, name, status }) => [id, name, status]), this.chosen], () =>

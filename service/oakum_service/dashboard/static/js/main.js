@@ -38,6 +38,7 @@ let left = null;
 
 /** Asks for the cluster and for what the view shows at once; a view that needs the cluster waits for its promise. */
 async function refresh(mine) {
+  if (!streaming) overview.expectPlan(); // no event will tell of another one
   const asked = api.get("v1/cluster");
   const around = asked.then((cluster) => showCluster(mine, cluster));
   await Promise.all([around, (mine.view ?? overview).refresh(api, asked, mine.me, () => mine.refresher.now())]);

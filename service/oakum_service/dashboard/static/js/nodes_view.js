@@ -8,7 +8,7 @@ import { NodeList } from "./node_list.js";
 import { address } from "./router.js";
 import { serviceNow } from "./time.js";
 
-export const NO_NODE = "The scheduler has shown no node yet. The service's log says why it cannot be read.";
+export const NO_NODE = "The scheduler has shown no node yet. If it has some, the service's log says why they cannot be read.";
 const COLUMNS = [
   { key: "name", title: "Node", kind: "", of: ({ name }) => name },
   { key: "state", title: "State", kind: "", of: stateOf },

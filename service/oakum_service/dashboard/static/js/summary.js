@@ -52,6 +52,8 @@ function whyUnused(cluster, trainers, free) {
   if (cluster.dry_run) return "this is a dry run";
   if (live.length === 0) return trainers.length ? "all trainers have ended" : "no trainer is there";
   if (warming) return `${count(warming)} ${warming === 1 ? "warms" : "warm"} up`;
+  const granted = live.reduce((sum, trainer) => sum + trainer.granted.filter((node) => !trainer.nodes.includes(node)).length, 0);
+  if (granted) return `${count(Math.min(granted, free))} granted, and about to be launched on`;
   if (live.every(({ status }) => status === "paused")) return "all trainers are paused";
   return live.every((trainer) => trainer.nodes.length >= trainer.spec.max_nodes) ? "every trainer has its maximum" : "the plan gives them to nobody";
 }

@@ -49,7 +49,7 @@ function describe({ part, name, seconds, share }, view) {
 
 function remark(part, { stalls, time_spent: spent }) {
   if (part === "training" && spent.redone_steps) {
-    return `${duration(spent.redone_s)} of it for ${count(spent.redone_steps)} steps taken again`;
+    return `${duration(spent.redone_s)} of it for ${spent.redone_steps === 1 ? "1 step" : `${count(spent.redone_steps)} steps`} taken again`;
   }
   return stalls[part] ? each(stalls[part]) : "";
 }

@@ -36,7 +36,7 @@ export class TokensView {
       "section",
       { class: "view" },
       h("div", { class: "view-head" }, h("h2", { tabindex: -1 }, "Tokens"), ...tools),
-      h("p", {}, `${whose} A token’s text is shown once, when it is made. The time of the last use is known to five minutes. A session is a browser that was signed in, with the token that its label names.`),
+      h("p", {}, `${whose} A token’s text is shown once, when it is made. The time of the last use is known to five minutes. A session is a browser that was signed in, with the token whose id its label names.`),
       this.made,
       this.list.element,
     );
@@ -55,6 +55,7 @@ export class TokensView {
     return [
       { key: "name", title: "Holder", kind: "", of: ({ name }) => name },
       { key: "role", title: "Role", kind: "", of: ({ role }) => role },
+      { key: "id", title: "Id", kind: "", of: ({ id }) => id },
       { key: "label", title: "Label", kind: "", of: labelOf },
       { key: "created", title: "Made", kind: "", of: ({ created_at: at }) => at, shown: ({ created_at: at }) => whole(at) },
       { key: "expires", title: "Valid", kind: "", of: ({ expires_at: at }) => at, shown: ({ expires_at: at }) => (at === null ? "until it is revoked" : isOver(at) ? `expired ${whole(at)}` : `until ${whole(at)}`) },

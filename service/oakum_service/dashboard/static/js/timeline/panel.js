@@ -179,7 +179,7 @@ export class TimelinePanel {
     const { leftOut } = this.store;
     const later = !this.#isDense && this.window.follows && leftOut ? `; ${count(leftOut)} more are announced, later` : "";
     const { follows, span } = this.window;
-    const ahead = follows && !this.#isDense ? `, and ${duration(to - now)} ahead` : "";
+    const ahead = follows ? `, and ${duration(to - now)} ahead` : "";
     setText(byId("window"), `${some}${duration(span)} in all: ${when(from)} to ${follows ? this.#present.name : when(to)}${ahead}${later}${kept}${searched}`);
     byId("to-now").disabled = this.window.follows;
     for (const input of byId("ranges").querySelectorAll("input")) input.checked = this.window.follows && Number(input.value) === this.window.span;
