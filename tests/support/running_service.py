@@ -27,6 +27,7 @@ from processes import kill_all
 from waiting import DEADLINE_S, wait_until
 from warm_processes import WarmProcess, run_warm, start_warm
 
+_RANK_MODULE = "oakum_worker.rank.process"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SEVERAL_STARTS_S = 400.0
 """For what takes as many starts of a fragment, one after the other, as a trainer may have in vain."""
@@ -143,12 +144,10 @@ class RunningService:
         return processes_of(self.data_dir)
 
     def ranks(self) -> dict[str, psutil.Process]:
-        """Fragment id -> its rank process."""
-        return {
-            Path(line[line.index("oakum_worker.rank.process") + 1]).parent.name: process
-            for process in self.processes()
-            if "oakum_worker.rank.process" in (line := process.info["cmdline"])
-        }
+        """Fragment id -> its rank process, without the copies of it that a rehearsal makes."""
+        found = {one.pid: one for one in self.processes() if _RANK_MODULE in one.info["cmdline"]}
+        lines = {one.pid: one.info["cmdline"] for one in found.values() if one.info["ppid"] not in found}
+        return {Path(line[line.index(_RANK_MODULE) + 1]).parent.name: found[pid] for pid, line in lines.items()}
 
     def agents(self) -> dict[str, psutil.Process]:
         """Fragment id -> its agent's process."""
@@ -186,7 +185,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
         with contextlib.suppress(OSError, psutil.NoSuchProcess):
             if wanted in Path(f"/proc/{number}/cmdline").read_bytes():
                 process = psutil.Process(number)
-                process.info = process.as_dict(["cmdline", "status"])
+                process.info = process.as_dict(["cmdline", "status", "ppid"])
                 if process.info["status"] != psutil.STATUS_ZOMBIE and process.info["cmdline"]:
                     found.append(process)
     return found
