@@ -304,6 +304,7 @@ def _charge(
     account = trainer.account
     if account is None:
         return
+    step_s = _step_s(trainer) or 0.0
     if account.use is TimeUse.TRAINING:
         account = account.stalled(cause, account.silent_s(now) if stall_s is None else stall_s, now)
     elif fragment.id in trainer.members:
@@ -311,7 +312,6 @@ def _charge(
         if trainer.progress is not None:  # its rate is of before the time without nodes
             trainer.progress = trainer.progress.model_copy(update={"samples_per_s": None})
     account = account.stepped(switch.generation, trainer.reported_step, now)
-    step_s = _step_s(trainer) or 0.0
     trainer.account = account.went_back_to(switch.step, switch.generation, step_s, now)
 
 

@@ -234,6 +234,23 @@ def test_steps_that_have_to_be_taken_again_are_counted_once_each_time(trainer: S
     assert trainer.view.step == 14
 
 
+def test_after_a_time_without_nodes_no_rate_is_known_before_the_next_report(trainer: ScriptedTrainer) -> None:
+    train(trainer, "a", 1, seconds=10)
+    before = trainer.view.samples_per_s
+    trainer.end_job("a")
+    trainer.turn(after_s=5.0)
+    trainer.launch("b")
+    trainer.say("b", Phase.READY)
+    trainer.turn()
+    trainer.switch("b", trainer.row.generation, 20, source="checkpoint")
+    trainer.turn(after_s=1.0)
+    assert before is not None
+    assert trainer.view.samples_per_s is None
+    trainer.progress("b", trainer.row.generation, 22)
+    trainer.turn(after_s=1.0)
+    assert trainer.view.samples_per_s == before
+
+
 def test_steps_are_counted_at_the_sizes_they_were_taken_at(trainer: ScriptedTrainer) -> None:
     train(trainer, "a", 1, seconds=10)
     join(trainer, "b")

@@ -19,6 +19,7 @@ def with_running_statistics(model: nn.Module) -> Iterator[dict[str, None]]:
     names of the layers that were called and would have computed with those of their samples."""
     layers = {name: one for name, one in model.named_modules() if isinstance(one, BatchNorm)}
     asked = {name: layer.training for name, layer in layers.items()}
+    own = {name: vars(layer)["train"] for name, layer in layers.items() if "train" in vars(layer)}
     normalised: dict[str, None] = {}
     handles = []
 
@@ -44,6 +45,7 @@ def with_running_statistics(model: nn.Module) -> Iterator[dict[str, None]]:
             handle.remove()
         for name, layer in layers.items():
             del layer.train
+            vars(layer).update({"train": own[name]} if name in own else {})
             layer.training = asked[name]
 
 

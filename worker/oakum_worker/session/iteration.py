@@ -57,12 +57,16 @@ class Iteration:
 
     @property
     def has_changed_gradients(self) -> bool:
-        """Whether gradients were made or changed since they were noted. Such as were dropped do no harm: a rank's
-        sum then has none of its samples'."""
+        """Whether gradients were made or changed since they were noted. Such as were dropped, or set to 0, do no
+        harm: the ranks' sum then has none of these samples'."""
         return any(
-            p.grad is not None and (p.grad is not grad or _version_of(grad) != version)
+            p.grad is not None and (p.grad is not grad or _version_of(grad) != version) and bool(p.grad.any())
             for p, grad, version in self._noted
         )
+
+    def forget_gradients(self) -> None:
+        """Note nothing any more, so that no gradient is kept that nobody else needs."""
+        self._noted = []
 
     @property
     def gathers(self) -> bool:

@@ -105,6 +105,7 @@ class ScriptSteps:
         if not (self._has_taken and self.loop.step_count % _LOOKED_AT_EVERY):
             refuse_other_parameters(self.loop.task.model, self.parameters)
         refuse_sum(iteration, has_gradients=self.engine.has_gradients)
+        iteration.forget_gradients()
         iteration.leave_drawing()
         iteration.is_reduced = True
 
