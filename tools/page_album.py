@@ -179,7 +179,7 @@ class Album:
             self._wait(lambda: self._driver.execute_script("return new Promise(requestAnimationFrame)"), "a frame")
 
     def _draw_loading(self, view: str, look: Look) -> None:
-        """Draw the view before the page takes a held answer for one that never comes."""
+        """Take the view's picture as soon as it says that it loads: some seconds later the page gives up."""
         self._wait(lambda: self._shows(_LOADS), f"{view}: that it loads")
         self._draw(view, "loading", look)
 

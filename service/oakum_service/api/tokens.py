@@ -38,8 +38,7 @@ def create_token(request: TokenRequest, context: InContext, admin: Admin) -> New
     user who is signed in by a session cannot make a token that ends later than the one that began the session."""
     with context.sessions.begin() as session:
         _check_end(session, admin, request.expires_in_s)
-        given = (request.name, request.role, request.label, request.expires_in_s)
-        text = tokens.create(session, admin.actor, *given)
+        text = tokens.create(session, admin.actor, request.name, request.role, request.label, request.expires_in_s)
         event_log.record(session, "token.created", request.name, f"{admin.name} makes a {_called(request)}")
         return _new(session, text)
 

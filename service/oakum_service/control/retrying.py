@@ -46,7 +46,8 @@ def retry(session: Session, trainer: Trainer, by: str, now: float, gone: Path | 
 
 
 def may_retry(state: TrainerState) -> bool:
-    """Whether a trainer in this state can be let go on, as far as that depends on its state."""
+    """Whether `retry` lets a trainer in this state continue: it has ended, and neither finished nor diverged.
+    `retry` may still refuse it for another reason, such as a missing checkpoint."""
     return state.ended and state not in _WHY_NEVER
 
 

@@ -139,7 +139,7 @@ def _end(stretch: _Stretch) -> float:
 
 
 def _total_s(stretches: Iterable[_Stretch], begin: float) -> float:
-    """Seconds of the stretches from `begin` on, added up."""
+    """The total length in seconds of the stretches, without what of them lies before `begin` (Unix seconds)."""
     return sum(max(0.0, end - max(start, begin)) for _, start, end in stretches)
 
 

@@ -50,12 +50,13 @@ def with_running_statistics(model: nn.Module) -> Iterator[dict[str, None]]:
 
 
 def has_statistics(model: nn.Module, name: str) -> bool:
-    """Whether the BatchNorm layer of this name keeps running statistics."""
+    """Whether the model's BatchNorm layer of this name has a running mean and variance to normalise by."""
     return model.get_submodule(name).running_mean is not None
 
 
 def describe_batch_norm(names: Collection[str]) -> str:
-    """What BatchNorm layers of these names do on several nodes, and what to write."""
+    """The error text for BatchNorm layers of these names in a trainer that may have several nodes: why they are
+    refused, and what to write instead."""
     told = some_of([name or "(the model itself)" for name in names])
     layers = f"layer {told} is" if len(names) == 1 else f"layers {told} are"
     return (

@@ -142,7 +142,8 @@ class _Rehearsal:
                 yield from self._of_passes(drawn, normalised)
 
     def _of_passes(self, drawn: Drawn, normalised: Collection[str]) -> Iterator[Finding]:
-        """Findings about forward passes; `normalised` learns the names of BatchNorm layers in training mode."""
+        """What forward passes of some samples show to be wrong with the task. The caller puts the names of
+        BatchNorm layers that a pass has used in training mode into `normalised` meanwhile."""
         task = self._task
         hidden = hidden_state(task)
         watch, passes = Watch(task, hidden), Passes(task, self._spec)
@@ -226,8 +227,8 @@ class _Rehearsal:
 
 
 def _does_without_training_mode(model: nn.Module) -> bool:
-    """Whether the model was left in evaluation mode as a whole, though it has dropout, as what is loaded from
-    Hugging Face's hub is."""
+    """Whether the whole model is in evaluation mode and has dropout layers, which then drop nothing. Models loaded
+    from Hugging Face's hub are in that mode."""
     return not model.training and any(isinstance(one, _DROPOUTS) and one.p > 0 for one in model.modules())
 
 

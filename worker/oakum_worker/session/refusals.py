@@ -94,7 +94,8 @@ def refuse_sum(iteration: Iteration, *, has_gradients: bool) -> None:
 
 
 def refuse_own_gradients(iteration: Iteration) -> None:
-    """Raise `SessionError` where gradients were made or changed otherwise than by the session."""
+    """Raise `SessionError` where the script itself has computed or changed gradients in the present step, before
+    they were summed over the ranks."""
     if iteration.has_changed_gradients:
         raise SessionError(
             "gradients were made or changed otherwise than by session.backward() before the sum over the ranks, "
